@@ -1,0 +1,37 @@
+"""The API that allocator plugins are written against. Plugins import this package, `qrm.topology` and `qrm.cpuset`."""
+
+from qrm.allocator.api import Allocation, Allocator, Changes, Holding, Quantities, State, TopologyHint
+from qrm.errors import BadRequest, ConfigError, DoesNotFit
+from qrm.pods.model import (
+    ContainerKey,
+    ContainerKind,
+    CpuEnhancement,
+    MemoryEnhancement,
+    NativeQos,
+    PodIdentity,
+    Qos,
+    QosLevel,
+    ResourceRequest,
+)
+
+__all__ = [
+    "Allocation",
+    "Allocator",
+    "BadRequest",
+    "Changes",
+    "ConfigError",
+    "ContainerKey",
+    "ContainerKind",
+    "CpuEnhancement",
+    "DoesNotFit",
+    "Holding",
+    "MemoryEnhancement",
+    "NativeQos",
+    "PodIdentity",
+    "Qos",
+    "QosLevel",
+    "Quantities",
+    "ResourceRequest",
+    "State",
+    "TopologyHint",
+]

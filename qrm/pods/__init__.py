@@ -1,0 +1,1 @@
+"""What is asked: pods, their QoS and their containers' requests."""

@@ -1,0 +1,124 @@
+"""What a container asks for, in plain numbers and names. All of it is immutable."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from qrm.cpuset import NodeSet
+
+
+class QosLevel(StrEnum):
+    """Katalyst's QoS levels: the values of `katalyst.kubewharf.io/qos_level`."""
+
+    DEDICATED = "dedicated_cores"
+    SHARED = "shared_cores"
+    RECLAIMED = "reclaimed_cores"
+    SYSTEM = "system_cores"
+
+
+class NativeQos(StrEnum):
+    """Kubernetes' own QoS class, read from the cgroup parent; UNKNOWN where there is none to read."""
+
+    GUARANTEED = "Guaranteed"
+    BURSTABLE = "Burstable"
+    BEST_EFFORT = "BestEffort"
+    UNKNOWN = "Unknown"
+
+
+class ContainerKind(StrEnum):
+    """The role in its pod. CRI does not carry it: UNKNOWN unless a pod source tells."""
+
+    UNKNOWN = "unknown"
+    MAIN = "main"
+    INIT = "init"
+    SIDECAR = "sidecar"
+    EPHEMERAL = "ephemeral"
+
+
+@dataclass(frozen=True, slots=True)
+class CpuEnhancement:
+    """The keys of `katalyst.kubewharf.io/cpu_enhancement`."""
+
+    cpuset_pool: str | None = None
+    numa_share: bool = True
+    """False: no other NUMA-bound shared pod on the same node."""
+    suppression_tolerance_rate: float | None = None
+    cpu_burst_policy: str | None = None
+    cpu_burst_percent: int | None = None
+    cpu_burst_threshold: float | None = None
+    align_by_socket: bool = False
+    distribute_evenly_across_numa: bool = False
+    full_pcpus_pairing: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryEnhancement:
+    """The keys of `katalyst.kubewharf.io/memory_enhancement`."""
+
+    numa_binding: bool = False
+    numa_exclusive: bool = False
+    rss_overuse_threshold: float | None = None
+    oom_priority: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Qos:
+    """What a pod's annotations say about how it wants to be treated."""
+
+    level: QosLevel = QosLevel.SHARED
+    cpu: CpuEnhancement = field(default_factory=CpuEnhancement)
+    memory: MemoryEnhancement = field(default_factory=MemoryEnhancement)
+    numa_number: int | None = None
+    numa_ids: NodeSet | None = None
+    """Wins over numa_number, as in Katalyst."""
+    by_default: bool = False
+    """No annotation named the level: it is the node's default."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodIdentity:
+    """Who a pod is. For static pods the uid is the hash of their manifest."""
+
+    uid: str
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerKey:
+    """One container's place in the ledger. An empty name stands for the pod as a whole."""
+
+    pod_uid: str
+    container: str
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceRequest:
+    """One container's ask."""
+
+    pod: PodIdentity
+    container: str
+    qos: Qos = field(default_factory=Qos)
+    kind: ContainerKind = ContainerKind.UNKNOWN
+    native_qos: NativeQos = NativeQos.UNKNOWN
+    cpu_millis: int = 0
+    """The CPU request in millicores; 0 for none (or for 1 or 2 millicores, which CRI cannot tell from none)."""
+    cpu_limit_millis: int | None = None
+    memory_limit: int = 0
+    """Bytes; 0 for no limit."""
+    pod_cpu_millis: int = 0
+    """The request of the whole pod in millicores as its sandbox told it; 0 where it did not."""
+
+    @property
+    def key(self) -> ContainerKey:
+        """The container's place in the ledger."""
+        return ContainerKey(self.pod.uid, self.container)
+
+    @property
+    def pod_key(self) -> ContainerKey:
+        """The place of the pod as a whole in the ledger."""
+        return ContainerKey(self.pod.uid, "")
