@@ -1,0 +1,168 @@
+"""The configuration file: TOML, checked as a whole, every setting with its unit, default and reason.
+
+`systemd/qrm.toml` is the same as a commented file. An unknown key or a wrong value is an error that names it.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct, field
+
+from qrm.errors import ConfigError
+
+Level = Literal["dedicated_cores", "shared_cores", "reclaimed_cores", "system_cores"]
+Positive = Annotated[float, Meta(gt=0)]
+
+
+class Section(Struct, frozen=True, forbid_unknown_fields=True):
+    """Base of all sections: immutable, and a key that it does not know is an error."""
+
+
+class RuntimeSection(Section, frozen=True):
+    """The container runtime behind the shim."""
+
+    endpoint: str = "unix:///run/containerd/containerd.sock"
+    """Its CRI socket; a path, unix:PATH or unix://PATH."""
+
+
+class ShimSection(Section, frozen=True):
+    """The side that kubelet sees."""
+
+    socket: str = "/run/qrm/qrm.sock"
+    """Where kubelet connects (--container-runtime-endpoint). Mode 0600 in a directory of mode 0700."""
+    admin_socket: str = "/run/qrm/admin.sock"
+    """Where the qrm command connects; mode 0600."""
+    max_message_bytes: Annotated[int, Meta(ge=4 << 20)] = 64 << 20
+    """The largest CRI message in bytes. kubelet and containerd end at 16 MiB; the margin costs nothing."""
+    budget_seconds: Positive = 10.0
+    """How long qrm may think about one call before its fail policy applies; kubelet waits for 120 s."""
+
+
+class StateSection(Section, frozen=True):
+    """What survives a restart."""
+
+    directory: str = "/var/lib/qrm"
+    """Holds the ledger. Must be on a local file system: it is fsynced at each change."""
+
+
+class QosSection(Section, frozen=True):
+    """Pods that say nothing about their QoS."""
+
+    default_level: Level = "shared_cores"
+    """The level of a pod without the annotation katalyst.kubewharf.io/qos_level (Katalyst: shared_cores)."""
+    guaranteed_whole_cpus: Literal["shared_cores", "dedicated_cores"] = "shared_cores"
+    """The level of whole-CPU containers in Guaranteed pods without the annotation. dedicated_cores gives them what
+    kubelet's static CPU manager gives."""
+
+
+class UpkeepSection(Section, frozen=True):
+    """The loops that keep ledger, runtime and kernel in agreement."""
+
+    drift_seconds: Positive = 10.0
+    """How often the cgroups are compared with the ledger (kubelet's CPU manager reconciles at the same pace)."""
+    uncertain_seconds: Positive = 60.0
+    """How long a creation with an unknown outcome keeps its CPUs while the runtime does not list the container."""
+
+
+class MetricsSection(Section, frozen=True):
+    """Prometheus."""
+
+    listen: str = "127.0.0.1:9317"
+    """HOST:PORT of the metrics page; empty switches it off."""
+
+
+class LogSection(Section, frozen=True):
+    """The log, on standard error."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    """What is left out below it."""
+    format: Literal["logfmt", "json", "console"] = "logfmt"
+    """One event a line as key=value, as JSON, or coloured for a terminal."""
+
+
+class HostSection(Section, frozen=True):
+    """Where the kernel's file systems are mounted; other values are for simulated nodes."""
+
+    sysfs: str = "/sys"
+    """Topology is read here."""
+    proc: str = "/proc"
+    """Processes' cgroups are read here."""
+    cgroup: str = "/sys/fs/cgroup"
+    """The cgroup mount: v2 itself, or the folder of v1 hierarchies."""
+
+
+class Config(Section, frozen=True):
+    """The whole file."""
+
+    runtime: RuntimeSection = field(default_factory=RuntimeSection)
+    shim: ShimSection = field(default_factory=ShimSection)
+    state: StateSection = field(default_factory=StateSection)
+    qos: QosSection = field(default_factory=QosSection)
+    upkeep: UpkeepSection = field(default_factory=UpkeepSection)
+    metrics: MetricsSection = field(default_factory=MetricsSection)
+    log: LogSection = field(default_factory=LogSection)
+    host: HostSection = field(default_factory=HostSection)
+    allocators: dict[str, dict[str, Any]] = field(default_factory=lambda: {"cpu": {}})
+    """Which allocators are used, by their entry-point name, each with its own settings."""
+
+
+RELOADABLE = ("qos", "upkeep", "log")
+"""The sections that SIGHUP applies; the others need a restart."""
+
+
+def load(path: Path) -> Config:
+    """Read and check the file at `path`.
+
+    Raises:
+        ConfigError: it cannot be read, is not TOML (with the line), or a value is wrong (with its field).
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read {path}: {error}", hint="name an existing file with --config") from error
+    return parse(text, str(path))
+
+
+def parse(text: str, source: str = "configuration") -> Config:
+    """Check TOML `text`; `source` names it in errors. Raises ConfigError as `load` does."""
+    try:
+        config = msgspec.convert(tomllib.loads(text), Config)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{source} is not TOML: {error}") from error
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{source}: {_located(str(error))}", hint="qrm.toml documents every setting") from error
+    if config.metrics.listen:
+        split_address(config.metrics.listen)
+    socket_path(config.runtime.endpoint)
+    return config
+
+
+def _located(message: str) -> str:
+    """Msgspec's message with the field in front, as it is written in the file."""
+    found = re.fullmatch(r"(?P<what>.*?)(?: - at `\$\.?(?P<where>.*)`)?", message, re.DOTALL)
+    if found is None or not found["where"]:
+        return message
+    return f"{found['where']}: {found['what']}"
+
+
+def split_address(text: str) -> tuple[str, int]:
+    """HOST:PORT as a pair; IPv6 hosts stand in brackets. Raises ConfigError."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isascii() or not port.isdecimal() or int(port) > 65535:
+        raise ConfigError(
+            f"metrics.listen: {text!r} is not HOST:PORT", hint='for example "127.0.0.1:9317", "" for none'
+        )
+    return host.strip("[]") or "0.0.0.0", int(port)  # noqa: S104 - an empty host means all of them, as elsewhere
+
+
+def socket_path(endpoint: str) -> Path:
+    """The path behind `unix:///path`, `unix:/path` or `/path`; raises ConfigError for anything else."""
+    path = endpoint.removeprefix("unix://") if endpoint.startswith("unix://") else endpoint.removeprefix("unix:")
+    if not path.startswith("/"):
+        raise ConfigError(f"runtime.endpoint: {endpoint!r} is not a unix socket", hint="write unix:///path/to.sock")
+    return Path(path)
