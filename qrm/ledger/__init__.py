@@ -1,1 +1,1 @@
-"""TODO."""
+"""The durable record of what every container holds."""

@@ -1,0 +1,68 @@
+"""What the runtime keeps for us: enough of a record, in the container's own annotations, to rebuild it.
+
+The runtime lists annotations with every container each second, so this holds only what cannot be learned elsewhere: the
+rest comes from the container's labels, its sandbox and its present cpuset.
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import Literal
+
+import msgspec
+
+from qrm.cpuset import CPUSet
+from qrm.errors import ParseError
+from qrm.ledger.record import CPU, Record
+
+KEY = "qrm.io/allocation"
+
+
+class Kept(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The annotation's value."""
+
+    v: Literal[1]
+    """Version of the format; always written."""
+    pool: str
+    cpus: str
+    """Kernel list format, as it was at creation."""
+    exclusive: bool = False
+    pod_cpu: int = 0
+    """The whole pod's request in millicores."""
+    asked: str = ""
+    """kubelet's own LinuxContainerResources, base64."""
+
+    @property
+    def cpuset(self) -> CPUSet:
+        """`cpus` as a set."""
+        return CPUSet.parse(self.cpus)
+
+    @property
+    def asked_bytes(self) -> bytes:
+        """kubelet's own LinuxContainerResources, serialised."""
+        return base64.b64decode(self.asked)
+
+
+def annotation(record: Record) -> str:
+    """The annotation's value for a record that holds CPUs."""
+    allocation = record.allocations[CPU]
+    kept = Kept(
+        1,
+        allocation.pool,
+        str(allocation.cpus),
+        exclusive=bool(allocation.exclusive),
+        pod_cpu=record.request.pod_cpu_millis,
+        asked=base64.b64encode(record.asked).decode(),
+    )
+    return msgspec.json.encode(kept).decode()
+
+
+def read_annotation(text: str) -> Kept | None:
+    """What `annotation` wrote; None for anything else, such as another version's."""
+    try:
+        kept = msgspec.json.decode(text, type=Kept)
+        base64.b64decode(kept.asked, validate=True)
+        CPUSet.parse(kept.cpus)
+    except (msgspec.MsgspecError, ParseError, ValueError):
+        return None
+    return kept
