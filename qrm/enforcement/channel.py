@@ -1,0 +1,64 @@
+"""gRPC channels to the runtime and what a failed call says."""
+
+from __future__ import annotations
+
+import grpc
+import grpc.aio
+
+from qrm.config import socket_path
+
+Metadata = tuple[tuple[str, str | bytes], ...]
+
+MAX_METADATA = 1 << 20
+"""Bytes; grpc-core's default of 8 to 16 KiB turns a long runc error into ResourceExhausted."""
+
+
+class CallError(Exception):
+    """A call ended with a status other than OK. Carries it whole, so that it can be passed on unchanged."""
+
+    def __init__(self, code: grpc.StatusCode, details: str = "", trailing: Metadata = ()) -> None:
+        super().__init__(f"{code.name}: {details}")
+        self.code = code
+        self.details = details
+        self.trailing = trailing
+
+    @classmethod
+    def of(cls, error: grpc.aio.AioRpcError) -> CallError:
+        """What grpc.aio raised, without its machinery."""
+        return cls(error.code(), error.details() or "", pairs(error.trailing_metadata()))
+
+    @property
+    def outcome_known(self) -> bool:
+        """Whether the runtime itself has answered that it did not do it."""
+        return self.code not in _UNKNOWN_OUTCOME
+
+
+_UNKNOWN_OUTCOME = frozenset(
+    {grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE}
+)
+
+
+def pairs(metadata: grpc.aio.Metadata | None) -> Metadata:
+    """Metadata as plain pairs."""
+    return tuple((key, value) for key, value in metadata) if metadata else ()
+
+
+def channel_options(max_message_bytes: int) -> list[tuple[str, int]]:
+    """Options for both sides of the shim: large messages, large metadata, quick reconnects as kubelet's own."""
+    return [
+        ("grpc.max_receive_message_length", max_message_bytes),
+        ("grpc.max_send_message_length", -1),
+        ("grpc.max_metadata_size", MAX_METADATA),
+        ("grpc.absolute_max_metadata_size", MAX_METADATA),
+        ("grpc.initial_reconnect_backoff_ms", 100),
+        ("grpc.min_reconnect_backoff_ms", 100),
+        ("grpc.max_reconnect_backoff_ms", 3000),
+        ("grpc.enable_retries", 0),
+        # One process may hold several channels to the same socket; each keeps a connection of its own.
+        ("grpc.use_local_subchannel_pool", 1),
+    ]
+
+
+def open_channel(endpoint: str, max_message_bytes: int) -> grpc.aio.Channel:
+    """A channel to `endpoint`, which need not exist yet: grpc keeps dialling and calls fail at once until then."""
+    return grpc.aio.insecure_channel(f"unix://{socket_path(endpoint)}", options=channel_options(max_message_bytes))

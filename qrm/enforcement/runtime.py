@@ -1,0 +1,118 @@
+"""Our own calls to the container runtime, typed. What kubelet calls never passes here."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import grpc
+import grpc.aio
+from google.protobuf import json_format
+from google.protobuf.message import Message
+
+from qrm.cpuset import CPUSet
+from qrm.enforcement.channel import CallError
+from qrm.errors import ParseError
+from qrm.wire import cri_pb2 as cri
+
+SERVICE = "/runtime.v1.RuntimeService/"
+TIMEOUT = 30.0
+"""Seconds for one of our calls; kubelet allows two minutes for its own."""
+
+Reply = TypeVar("Reply", bound=Message)
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerDetails:
+    """What a verbose ContainerStatus tells besides the status; parts that a runtime leaves out are empty."""
+
+    status: cri.ContainerStatus
+    pid: int
+    """0 unless it runs."""
+    cpus: CPUSet
+    """The cpuset in the runtime's own spec; empty for none."""
+    asked: cri.LinuxContainerResources
+    """The resources as they were at creation."""
+
+
+class RuntimeClient:
+    """Typed calls over one channel. Every method raises CallError for any status but OK."""
+
+    def __init__(self, channel: grpc.aio.Channel, timeout: float = TIMEOUT) -> None:
+        self._channel = channel
+        self._timeout = timeout
+
+    async def version(self) -> cri.VersionResponse:
+        """The runtime's name and version."""
+        return await self._call("Version", cri.VersionRequest(version="0.1.0"), cri.VersionResponse)
+
+    async def list_containers(self, sandbox_id: str = "") -> Sequence[cri.Container]:
+        """All containers, or those of one sandbox."""
+        request = cri.ListContainersRequest()
+        if sandbox_id:
+            request.filter.pod_sandbox_id = sandbox_id
+        return (await self._call("ListContainers", request, cri.ListContainersResponse)).containers
+
+    async def list_sandboxes(self) -> Sequence[cri.PodSandbox]:
+        """All sandboxes."""
+        return (await self._call("ListPodSandbox", cri.ListPodSandboxRequest(), cri.ListPodSandboxResponse)).items
+
+    async def sandbox_config(self, sandbox_id: str) -> cri.PodSandboxConfig:
+        """What a sandbox was created with, as far as the runtime tells."""
+        request = cri.PodSandboxStatusRequest(pod_sandbox_id=sandbox_id, verbose=True)
+        reply = await self._call("PodSandboxStatus", request, cri.PodSandboxStatusResponse)
+        config = cri.PodSandboxConfig(
+            metadata=reply.status.metadata, labels=reply.status.labels, annotations=reply.status.annotations
+        )
+        told = _info(reply.info).get("config", {}).get("linux") or {}
+        config.linux.cgroup_parent = told.get("cgroup_parent", "")
+        config.linux.resources.CopyFrom(_resources(told.get("resources")))
+        return config
+
+    async def container(self, container_id: str) -> ContainerDetails:
+        """Everything about one container."""
+        request = cri.ContainerStatusRequest(container_id=container_id, verbose=True)
+        reply = await self._call("ContainerStatus", request, cri.ContainerStatusResponse)
+        info = _info(reply.info)
+        spec = ((info.get("runtimeSpec") or {}).get("linux") or {}).get("resources") or {}
+        asked = ((info.get("config") or {}).get("linux") or {}).get("resources")
+        try:
+            cpus = CPUSet.parse((spec.get("cpu") or {}).get("cpus", ""))
+        except ParseError:
+            cpus = CPUSet()
+        return ContainerDetails(reply.status, int(info.get("pid") or 0), cpus, _resources(asked))
+
+    async def update(self, container_id: str, resources: cri.LinuxContainerResources) -> None:
+        """Change a container's resources; zero and empty fields stay as they are."""
+        request = cri.UpdateContainerResourcesRequest(container_id=container_id, linux=resources)
+        await self._call("UpdateContainerResources", request, cri.UpdateContainerResourcesResponse)
+
+    async def _call(self, method: str, request: Message, reply: type[Reply]) -> Reply:
+        call = self._channel.unary_unary(
+            SERVICE + method, request_serializer=type(request).SerializeToString, response_deserializer=reply.FromString
+        )
+        try:
+            answer: Reply = await call(request, timeout=self._timeout)
+        except grpc.aio.AioRpcError as error:
+            raise CallError.of(error) from None
+        return answer
+
+
+def _info(info: Any) -> dict[str, Any]:
+    """Containerd's verbose JSON; an empty one where the runtime has none."""
+    try:
+        parsed = json.loads(info.get("info", "{}"))
+    except ValueError:
+        return {}
+    return parsed if isinstance(parsed, dict) else {}
+
+
+def _resources(told: dict[str, Any] | None) -> cri.LinuxContainerResources:
+    """The resources in containerd's JSON, which spells the fields as the protocol does."""
+    made = cri.LinuxContainerResources()
+    with contextlib.suppress(json_format.ParseError):
+        json_format.ParseDict(told or {}, made, ignore_unknown_fields=True)
+    return made
