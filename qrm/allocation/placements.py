@@ -1,0 +1,284 @@
+"""The transaction of a placement: plan, record, shrink, then commit or revert; and the way back.
+
+Planning and reserving happen without awaiting, so two creations can never be given the same free CPUs. Everything that
+talks comes after, and works on what the book says when it is its turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import structlog
+
+from qrm.allocation.book import Book
+from qrm.allocation.planner import Plan
+from qrm.allocator import ContainerKey, ResourceRequest
+from qrm.cpuset import CPUSet
+from qrm.enforcement.locks import ContainerLocks
+from qrm.enforcement.pushes import Outcome, Pusher
+from qrm.errors import LedgerError, QrmError
+from qrm.ledger.record import CPU, Mark, Record
+from qrm.metrics import Metrics
+
+log = structlog.get_logger(__name__)
+
+
+class ShrinkFailed(QrmError):
+    """A running container could not be taken off CPUs that a new one needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A container instance that wants to exist or to change."""
+
+    request: ResourceRequest
+    sandbox_id: str
+    attempt: int
+    asked: bytes
+    """kubelet's own LinuxContainerResources, serialised."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """What `reserve` has set aside, to be committed or reverted."""
+
+    record: Record
+    previous: Record | None
+    """What stood at the same key before, if anything."""
+
+
+class Placements:
+    """All changes to what containers hold go through here."""
+
+    def __init__(self, book: Book, pusher: Pusher, metrics: Metrics, locks: ContainerLocks) -> None:
+        self.book = book
+        self.pusher = pusher
+        self.metrics = metrics
+        self.locks = locks
+        self.due = asyncio.Event()
+        """Set when containers may be waiting for a push."""
+        self.in_flight: set[ContainerKey] = set()
+        """Containers between their reservation and the runtime's answer."""
+        self._since: dict[ContainerKey, float] = {}
+
+    async def reserve(self, ask: Ask) -> Reservation:
+        """Steps plan, record and shrink of a creation. After it, nobody else runs on what was reserved.
+
+        Raises:
+            DoesNotFit, BadRequest: refused; nothing has changed.
+            LedgerError, ShrinkFailed, or an allocator's own error: undone as far as it had got.
+        """
+        with self.metrics.step("plan"):
+            reservation, others = self._reserve(ask)
+        key = reservation.record.key
+        self.in_flight.add(key)
+        self._since[key] = time.monotonic()
+        try:
+            with self.metrics.step("record"):
+                await self.book.ledger.flush()
+            with self.metrics.step("shrink"):
+                await self._shrink(reservation.record, others)
+        except BaseException:
+            self._undo(reservation)
+            await self.flush_or_log()
+            raise
+        return reservation
+
+    def unknown_outcome(self, reservation: Reservation) -> None:
+        """The runtime has not answered: what is reserved stays so until a list of its containers tells."""
+        self.in_flight.discard(reservation.record.key)
+
+    def older_than(self, record: Record, moment: float) -> bool:
+        """Whether `record` has stood as it is since before `moment` of the monotonic clock.
+
+        A list that was asked for at `moment` says something about such a record, and nothing about a younger one.
+        """
+        return self._since.get(record.key, 0.0) < moment and record.key not in self.in_flight
+
+    async def commit(self, reservation: Reservation, container_id: str, cpus: CPUSet) -> None:
+        """The runtime has made the container to run on `cpus`; if others need some of these by now, it is told so.
+
+        Never fails: the pending line and the container's annotation are enough to commit after a restart.
+        """
+        with self.metrics.step("commit"):
+            if self.carried_out(reservation.record, container_id, cpus):
+                await self.flush_or_log()
+        await self.push(reservation.record.key)
+
+    def carried_out(self, pending: Record, container_id: str, cpus: CPUSet | None) -> bool:
+        """The memory's part of `commit`; returns whether the line was still there. None: it is not known on what."""
+        self.in_flight.discard(pending.key)
+        record = self.book.ledger.get(pending.key)
+        if record is None or record.attempt != pending.attempt:
+            return False
+        self._since[pending.key] = time.monotonic()
+        self.book.put(replace(record, container_id=container_id, applied=cpus))
+        self.due.set()
+        return True
+
+    async def revert(self, reservation: Reservation) -> None:
+        """The runtime has said no: give back what was reserved.
+
+        Where an earlier try of the same instance has an unknown outcome, the answer may just mean that it succeeded
+        ("name is reserved"): then everything stays, as after `unknown_outcome`.
+        """
+        self.in_flight.discard(reservation.record.key)
+        previous = reservation.previous
+        if previous is not None and previous.pending and previous.attempt == reservation.record.attempt:
+            return
+        self._undo(reservation)
+        await self.flush_or_log()
+
+    def changed(self, container_id: str, asked: bytes, cpus: CPUSet | None) -> None:
+        """The runtime has taken a running container's change (`asked`: all of it now) and runs it on `cpus`.
+
+        None: its answer was lost, so that the cpuset is to be told again.
+        """
+        record = self.book.ledger.find(container_id)
+        if record is not None:
+            self.in_flight.discard(record.key)
+            self.book.put(replace(record, asked=asked, applied=cpus))
+            self.due.set()
+
+    def note_unmanaged(self, ask: Ask, container_id: str) -> None:
+        """Remember a container that passed unmodified, to be repaired by upkeep."""
+        self.book.put(replace(self._record(ask), container_id=container_id, mark=Mark.UNMANAGED))
+        self.due.set()
+
+    def exited(self, container_ids: Iterable[str]) -> None:
+        """These instances have ended; what they held stays reserved for their pods."""
+        changed = False
+        for container_id in container_ids:
+            record = self.book.ledger.find(container_id)
+            if record is not None and record.running:
+                self.book.put(replace(record, running=False))
+                changed = True
+        if changed:
+            self.settle()
+
+    def released(self, records: Iterable[Record]) -> None:
+        """These lines are over for good: what they held is free."""
+        pods = set()
+        for record in records:
+            if self.book.ledger.get(record.key) == record:
+                self.book.drop(record.key)
+                self._since.pop(record.key, None)
+                pods.add(record.key.pod_uid)
+        for pod_uid in pods:
+            self.book.drop_pod_if_empty(pod_uid)
+        if pods:
+            self.settle()
+
+    def sandbox_gone(self, sandbox_id: str) -> None:
+        """A sandbox has been stopped or has vanished, and with it all that ran in it."""
+        self.released([record for record in self.book.ledger if record.sandbox_id == sandbox_id])
+
+    def resize_pod(self, sandbox_id: str, millis: int) -> None:
+        """The pod as a whole asks for `millis` millicores from now on."""
+        for record in self.book.ledger:
+            if record.sandbox_id == sandbox_id:
+                self.book.put(replace(record, request=replace(record.request, pod_cpu_millis=millis)))
+        self.settle()
+
+    def settle(self) -> None:
+        """Let the others have what is free now; upkeep makes it durable and tells them."""
+        try:
+            self.book.settle()
+        except Exception:
+            # The others keep what they have, which is safe; the next change tries again.
+            log.exception("allocator failed to settle")
+            self.metrics.failures.labels("allocator", "", "kept").inc()
+        self.due.set()
+
+    async def flush_or_log(self) -> None:
+        """Make what changed durable; a failure is logged, counted, and tried again with the next change."""
+        try:
+            await self.book.ledger.flush()
+        except LedgerError as error:
+            log.error("ledger not written", error=str(error), next="with the next change")
+            self.metrics.failures.labels("ledger", "", "kept").inc()
+
+    async def push(self, key: ContainerKey) -> Outcome:
+        """Tell the container at `key` its cpuset if that is due, and write down what the runtime confirmed."""
+        record = self.book.ledger.get(key)
+        if record is None or not record.push_due:
+            return Outcome.APPLIED
+        async with self.locks.of(record.container_id):
+            return await self.push_locked(record.container_id)
+
+    async def push_locked(self, container_id: str) -> Outcome:
+        """As `push`, for a caller that holds the container's lock."""
+        record = self.book.ledger.find(container_id)
+        if record is None or not record.push_due or record.cpus is None:
+            return Outcome.APPLIED
+        cpus = record.cpus
+        outcome = await self.pusher.push(container_id, cpus)
+        current = self.book.ledger.find(container_id)
+        if current is not None and outcome is Outcome.APPLIED:
+            self.book.put(replace(current, applied=cpus))
+        elif current is not None and outcome is Outcome.GONE:
+            self.book.put(replace(current, running=False))
+        return outcome
+
+    async def _shrink(self, record: Record, others: Iterable[ContainerKey]) -> None:
+        """Take others off the CPUs that they lose, and wait until the runtime has confirmed it.
+
+        Among them are those that have lost CPUs to an earlier change and not been told yet, if `record` gets these.
+        """
+        allocation = record.allocations.get(CPU)
+        exclusive = allocation.exclusive if allocation else CPUSet()
+        changed = set(others)
+        losing = [
+            each.key
+            for each in self.book.due()
+            if each.key != record.key and _loses(each, None if each.key in changed else exclusive)
+        ]
+        outcomes = await asyncio.gather(*(self.push(key) for key in losing))
+        stuck = [key for key, outcome in zip(losing, outcomes, strict=True) if outcome is Outcome.FAILED]
+        if stuck:
+            names = ", ".join(f"{key.pod_uid}/{key.container}" for key in stuck)
+            raise ShrinkFailed(f"cannot take CPUs back from {names}", hint="the log has the runtime's answer")
+
+    def _reserve(self, ask: Ask) -> tuple[Reservation, tuple[ContainerKey, ...]]:
+        plan: Plan = self.book.plan(ask.request)
+        previous = self.book.ledger.get(ask.request.key)
+        record = replace(self._record(ask), hints=plan.hints, allocations=dict(plan.own))
+        if previous is not None and previous.container_id and previous.attempt == ask.attempt:
+            record = replace(previous, request=ask.request, asked=ask.asked, allocations=record.allocations)
+            record = replace(record, hints=plan.hints, mark=Mark.NONE)
+        others = self.book.apply(plan.allocations, record)
+        return Reservation(record, previous), others
+
+    def _record(self, ask: Ask) -> Record:
+        return Record(
+            ask.request.key, ask.request, ask.sandbox_id, attempt=ask.attempt, asked=ask.asked, created=time.time()
+        )
+
+    def _undo(self, reservation: Reservation) -> None:
+        record, previous = reservation.record, reservation.previous
+        current = self.book.ledger.get(record.key)
+        self.in_flight.discard(record.key)
+        if current is None or (current.attempt, current.container_id) != (record.attempt, record.container_id):
+            return
+        if previous is None:
+            self.book.drop(record.key)
+            self.book.drop_pod_if_empty(record.key.pod_uid)
+        elif previous.container_id == current.container_id:
+            current = replace(current, request=previous.request, asked=previous.asked, hints=previous.hints)
+            self.book.put(replace(current, allocations=previous.allocations, mark=previous.mark))
+        else:
+            self.book.put(previous)
+        self.settle()
+
+
+def _loses(record: Record, wanted: CPUSet | None) -> bool:
+    """Whether a live container runs on CPUs that it is to leave, and (with `wanted`) these are among them."""
+    if record.cpus is None:
+        return False
+    if record.applied is None:
+        return True
+    lost = record.applied - record.cpus
+    return bool(lost if wanted is None else lost & wanted)
