@@ -1,1 +1,1 @@
-"""TODO."""
+"""Keeps ledger, runtime and kernel in agreement: adoption, lists, growth, drift."""
