@@ -1,0 +1,136 @@
+"""The calls about a container that exists: update, start, stop, remove, status, and the list of them all."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import grpc
+
+from qrm.allocation.placements import Ask, Reservation
+from qrm.enforcement.channel import CallError
+from qrm.errors import BadRequest, DoesNotFit
+from qrm.ledger.record import CPU, Record
+from qrm.pods.request import merge_asked, with_resources
+from qrm.shim.context import Context
+from qrm.shim.create import pin
+from qrm.shim.exchange import Exchange
+from qrm.shim.failpolicy import Action
+from qrm.wire import cri_pb2 as cri
+
+
+class ContainerCalls:
+    """Their handlers."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._placements = context.placements
+        self._ledger = context.placements.book.ledger
+
+    async def update(self, exchange: Exchange) -> bytes:
+        """kubelet's memory, quota and shares, our cpuset; a changed CPU request is planned anew first."""
+        message = cri.UpdateContainerResourcesRequest.FromString(exchange.request)
+        record = self._ledger.find(message.container_id)
+        if record is None or not record.running:
+            return await exchange.forward(exchange.request)
+        asked = merge_asked(cri.LinuxContainerResources.FromString(record.asked), message.linux)
+        serialised = asked.SerializeToString(deterministic=True)
+        reservation = await self._replan(record, asked, serialised)
+        try:
+            async with self._placements.locks.of(message.container_id):
+                record = self._ledger.find(message.container_id) or record
+                pin(message.linux, record)
+                reply = await exchange.forward(message.SerializeToString())
+        except CallError as error:
+            if not error.outcome_known:
+                self._placements.changed(message.container_id, serialised, None)
+            elif reservation is not None:
+                await asyncio.shield(self._placements.revert(reservation))
+            raise
+        except BaseException:
+            self._placements.changed(message.container_id, serialised, None)
+            raise
+        self._placements.changed(message.container_id, serialised, record.cpus)
+        await self._placements.flush_or_log()
+        return reply
+
+    async def _replan(
+        self, record: Record, asked: cri.LinuxContainerResources, serialised: bytes
+    ) -> Reservation | None:
+        """A new plan where the CPU request has changed; None where there is nothing to plan, or qrm failed to."""
+        request = with_resources(record.request, asked)
+        if request.cpu_millis == record.request.cpu_millis or CPU not in record.allocations:
+            return None
+        ask = Ask(request, record.sandbox_id, record.attempt, serialised)
+        with self._context.refusals():
+            try:
+                async with asyncio.timeout(self._context.budget_seconds):
+                    return await self._placements.reserve(ask)
+            except (BadRequest, DoesNotFit):
+                raise
+            except Exception as error:
+                if self._context.failure(error, request.qos.level) is Action.REFUSE:
+                    raise self._context.failed(error) from error
+                return None
+
+    async def start(self, exchange: Exchange) -> bytes:
+        """A change that has not reached the container yet is told before its first instruction."""
+        container_id = cri.StartContainerRequest.FromString(exchange.request).container_id
+        if self._ledger.find(container_id) is None:
+            return await exchange.forward(exchange.request)
+        async with self._placements.locks.of(container_id):
+            await self._placements.push_locked(container_id)
+            try:
+                return await exchange.forward(exchange.request)
+            except CallError as error:
+                # containerd marks a container whose start has failed as exited; kubelet makes a new one.
+                if error.outcome_known:
+                    self._placements.exited([container_id])
+                raise
+
+    async def stop(self, exchange: Exchange) -> bytes:
+        """What ends here keeps its CPUs reserved for its pod."""
+        return await self._ending(exchange, cri.StopContainerRequest.FromString(exchange.request).container_id)
+
+    async def remove(self, exchange: Exchange) -> bytes:
+        """As `stop`: the pod may make the container anew."""
+        return await self._ending(exchange, cri.RemoveContainerRequest.FromString(exchange.request).container_id)
+
+    async def status(self, exchange: Exchange) -> bytes:
+        """Where we changed numbers, kubelet and its users see kubelet's own."""
+        raw = await exchange.forward(exchange.request)
+        reply = cri.ContainerStatusResponse.FromString(raw)
+        record = self._ledger.find(reply.status.id)
+        if record is None or not reply.status.resources.HasField("linux"):
+            return raw
+        restore(reply.status.resources.linux, record)
+        return reply.SerializeToString()
+
+    async def list_all(self, exchange: Exchange) -> bytes:
+        """Exits and removals are learned from what passes by."""
+        asked = time.monotonic()
+        reply = await exchange.forward(exchange.request)
+        if cri.ListContainersRequest.FromString(exchange.request).filter == cri.ContainerFilter():
+            self._context.observer.saw_containers(reply, asked)
+        return reply
+
+    async def _ending(self, exchange: Exchange, container_id: str) -> bytes:
+        try:
+            reply = await exchange.forward(exchange.request)
+        except CallError as error:
+            if error.code is grpc.StatusCode.NOT_FOUND:
+                self._placements.exited([container_id])
+            raise
+        self._placements.exited([container_id])
+        return reply
+
+
+def restore(shown: cri.LinuxContainerResources, record: Record) -> None:
+    """Undo `pin` in what kubelet sees."""
+    allocation = record.allocations.get(CPU)
+    if allocation is None:
+        return
+    asked = cri.LinuxContainerResources.FromString(record.asked)
+    shown.cpuset_cpus = asked.cpuset_cpus
+    if allocation.exclusive:
+        shown.cpu_quota = asked.cpu_quota

@@ -1,0 +1,73 @@
+"""What all handlers share, and the two ways in which they say no."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import grpc
+import structlog
+
+from qrm.allocation.placements import Placements, ShrinkFailed
+from qrm.enforcement.channel import CallError
+from qrm.errors import BadRequest, DoesNotFit, LedgerError
+from qrm.pods.model import QosLevel
+from qrm.pods.request import QosDefaults
+from qrm.shim.failpolicy import TABLE, Action, Cause
+from qrm.upkeep.observe import Observer
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class Context:
+    """The parts of the service that handlers work with."""
+
+    placements: Placements
+    observer: Observer
+    defaults: Callable[[], QosDefaults]
+    """The node's QoS defaults, which a reload may change."""
+    budget_seconds: float
+    ready: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once ledger and runtime have been compared: before that nothing can be promised."""
+
+    @contextmanager
+    def refusals(self) -> Iterator[None]:
+        """Turn what a pod may not have into the status that kubelet shows its users."""
+        try:
+            yield
+        except BadRequest as error:
+            raise self.refusal("bad request", grpc.StatusCode.INVALID_ARGUMENT, error) from None
+        except DoesNotFit as error:
+            raise self.refusal("does not fit", grpc.StatusCode.RESOURCE_EXHAUSTED, error) from None
+
+    def refusal(self, reason: str, code: grpc.StatusCode, error: Exception) -> CallError:
+        """A refusal to be raised; counted and logged."""
+        log.warning("refused", reason=reason, error=str(error))
+        self.placements.metrics.refusals.labels(reason).inc()
+        return CallError(code, f"qrm: {error}")
+
+    def failure(self, error: Exception, level: QosLevel) -> Action:
+        """What the fail table says to an error of qrm's own; counted and logged."""
+        cause = _cause(error)
+        action = TABLE[cause, level]
+        self.placements.metrics.failures.labels(cause, level, action).inc()
+        expected = cause is not Cause.ALLOCATOR
+        log.error("qrm failed a call", cause=cause, qos=level, action=action, error=repr(error), exc_info=not expected)
+        return action
+
+    def failed(self, error: Exception) -> CallError:
+        """The status for a call that the fail table refuses."""
+        self.placements.metrics.refusals.labels("own failure").inc()
+        detail = str(error) or f"no placement within {self.budget_seconds:g} s"
+        return CallError(grpc.StatusCode.UNAVAILABLE, f"qrm: cannot place the container now: {detail}")
+
+
+def _cause(error: Exception) -> Cause:
+    if isinstance(error, TimeoutError):
+        return Cause.BUDGET
+    if isinstance(error, LedgerError):
+        return Cause.LEDGER
+    return Cause.SHRINK if isinstance(error, ShrinkFailed) else Cause.ALLOCATOR

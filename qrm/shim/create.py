@@ -1,0 +1,109 @@
+"""CreateContainer: the sequence of the design's section 5."""
+
+from __future__ import annotations
+
+import asyncio
+
+from google.protobuf.message import DecodeError
+
+from qrm.allocation.placements import Ask, Reservation
+from qrm.enforcement.channel import CallError
+from qrm.errors import BadRequest, DoesNotFit
+from qrm.ledger.annotation import KEY, annotation
+from qrm.ledger.record import CPU, Record
+from qrm.pods.request import read_request
+from qrm.shim.context import Context
+from qrm.shim.exchange import Exchange
+from qrm.shim.failpolicy import Action
+from qrm.wire import cri_pb2 as cri
+
+NO_QUOTA = -1
+"""CFS quota "unlimited" in CRI; 0 would mean "unchanged"."""
+
+
+class CreateContainer:
+    """The handler."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._placements = context.placements
+
+    async def __call__(self, exchange: Exchange) -> bytes:
+        """Place the container, send it on, and write down what came of it."""
+        context = self._context
+        with context.refusals(), self._placements.metrics.step("read"):
+            message = cri.CreateContainerRequest.FromString(exchange.request)
+            ask = self._read(message)
+        with context.refusals():
+            try:
+                async with asyncio.timeout(context.budget_seconds):
+                    await context.ready.wait()
+                    reservation = await self._placements.reserve(ask)
+            except (BadRequest, DoesNotFit):
+                raise
+            except Exception as error:
+                if context.failure(error, ask.request.qos.level) is Action.REFUSE:
+                    raise context.failed(error) from error
+                return await self._pass_unmanaged(exchange, ask)
+        return await self._forward(exchange, message, reservation)
+
+    def _read(self, message: cri.CreateContainerRequest) -> Ask:
+        request = read_request(message, self._context.defaults())
+        asked = message.config.linux.resources.SerializeToString(deterministic=True)
+        return Ask(request, message.pod_sandbox_id, message.config.metadata.attempt, asked)
+
+    async def _pass_unmanaged(self, exchange: Exchange, ask: Ask) -> bytes:
+        reply = await exchange.forward(exchange.request)
+        container_id = _container_id(reply)
+        if container_id:
+            self._placements.note_unmanaged(ask, container_id)
+        return reply
+
+    async def _forward(
+        self, exchange: Exchange, message: cri.CreateContainerRequest, reservation: Reservation
+    ) -> bytes:
+        # What others have taken since it was reserved is not asked for any more.
+        record = self._placements.book.ledger.get(reservation.record.key) or reservation.record
+        try:
+            place(message.config, record)
+            with self._placements.metrics.step("forward"):
+                reply = await exchange.forward(message.SerializeToString())
+        except CallError as error:
+            if error.outcome_known:
+                await asyncio.shield(self._placements.revert(reservation))
+            else:
+                self._placements.unknown_outcome(reservation)
+            raise
+        except BaseException:
+            self._placements.unknown_outcome(reservation)
+            raise
+        container_id = _container_id(reply)
+        if container_id and record.cpus:
+            await asyncio.shield(self._placements.commit(reservation, container_id, record.cpus))
+        else:
+            self._placements.unknown_outcome(reservation)
+        return reply
+
+
+def place(config: cri.ContainerConfig, record: Record) -> None:
+    """Merge a record's placement into kubelet's container configuration."""
+    pin(config.linux.resources, record)
+    if CPU in record.allocations:
+        config.annotations[KEY] = annotation(record)
+
+
+def pin(resources: cri.LinuxContainerResources, record: Record) -> None:
+    """Put our cpuset in place of kubelet's, and take the CFS quota off CPUs that nobody else uses."""
+    allocation = record.allocations.get(CPU)
+    if allocation is None:
+        return
+    resources.cpuset_cpus = str(allocation.cpus)
+    if allocation.exclusive and resources.cpu_quota:
+        resources.cpu_quota = NO_QUOTA
+
+
+def _container_id(reply: bytes) -> str:
+    try:
+        return cri.CreateContainerResponse.FromString(reply).container_id
+    except DecodeError:
+        return ""
