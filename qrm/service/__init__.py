@@ -1,1 +1,1 @@
-"""TODO."""
+"""Builds every part, owns the one event loop and the list of its tasks."""

@@ -40,33 +40,40 @@ class Observer:
         self._placements = placements
         self._book = placements.book
         self.uncertain_seconds = uncertain_seconds
-        self.unknown: frozenset[str] = frozenset()
+        self.unknown: tuple[cri.Container, ...] = ()
         """Live containers of the last list that the ledger does not know."""
         self._containers = _Seen()
         self._sandboxes = _Seen()
 
     def saw_containers(self, reply: bytes, asked: float) -> None:
         """A ListContainersResponse, serialised."""
-        if self._is_old_news(self._containers, reply):
-            return
-        listed = {each.id: each for each in cri.ListContainersResponse.FromString(reply).containers}
+        if not self._is_old_news(self._containers, reply):
+            self.judge_containers(cri.ListContainersResponse.FromString(reply).containers, asked)
+            self._taken_in(self._containers, reply)
+
+    def judge_containers(self, containers: Iterable[cri.Container], asked: float) -> None:
+        """What a complete list of containers says about the ledger."""
+        listed = {each.id: each for each in containers}
         self._commit_uncertain(listed.values())
         self._placements.exited(self._ended(listed, asked))
         self._placements.released(self._given_up(asked))
         known = {record.container_id for record in self._book.ledger}
         coming = {_instance(record) for record in self._book.ledger if record.pending}
-        self.unknown = frozenset(
-            each.id
+        self.unknown = tuple(
+            each
             for each in listed.values()
             if each.state in _LIVE and each.id not in known and _listed_instance(each) not in coming
         )
-        self._taken_in(self._containers, reply)
 
     def saw_sandboxes(self, reply: bytes, asked: float) -> None:
         """A ListPodSandboxResponse, serialised."""
-        if self._is_old_news(self._sandboxes, reply):
-            return
-        listed = {each.id for each in cri.ListPodSandboxResponse.FromString(reply).items}
+        if not self._is_old_news(self._sandboxes, reply):
+            self.judge_sandboxes(cri.ListPodSandboxResponse.FromString(reply).items, asked)
+            self._taken_in(self._sandboxes, reply)
+
+    def judge_sandboxes(self, sandboxes: Iterable[cri.PodSandbox], asked: float) -> None:
+        """What a complete list of sandboxes says about the ledger."""
+        listed = {each.id for each in sandboxes}
         gone = {
             record.sandbox_id
             for record in self._book.ledger
@@ -75,7 +82,6 @@ class Observer:
         for sandbox_id in gone:
             log.info("sandbox vanished", sandbox=sandbox_id)
             self._placements.sandbox_gone(sandbox_id)
-        self._taken_in(self._sandboxes, reply)
 
     def _is_old_news(self, seen: _Seen, reply: bytes) -> bool:
         return seen.version == self._book.version and seen.reply == reply
