@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
 
-from qrm.allocation.planner import Allocations, Plan, Planner
+from qrm.allocation.planner import Allocations, Holdings, Plan, Planner
 from qrm.allocator import ContainerKey, Holding, Quantities, ResourceRequest
 from qrm.ledger.record import Record
 from qrm.ledger.store import Ledger
@@ -84,6 +84,10 @@ class Book:
         """Remove the pod's own record once none of its containers holds anything."""
         if not self.of_pod(pod_uid):
             self.drop(ContainerKey(pod_uid, ""))
+
+    def holdings(self) -> Holdings:
+        """What everybody holds, by resource; to be copied by who wants to change it."""
+        return self._holdings
 
     def quantities(self) -> dict[str, Quantities]:
         """How much there is of each resource now."""

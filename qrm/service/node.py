@@ -1,40 +1,31 @@
-"""The service: every part is built here, in the order of the layers, and every task of the process is listed here."""
+"""All parts of a running qrm, built in the order of the layers."""
 
 from __future__ import annotations
 
 import asyncio
-import signal
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import structlog
 
-from qrm import __version__
 from qrm.allocation.book import Book
 from qrm.allocation.placements import Placements
 from qrm.allocation.planner import Planner
 from qrm.allocation.registry import load_allocators
-from qrm.config import RELOADABLE, Config, load
+from qrm.config import RELOADABLE, Config
 from qrm.enforcement.cgroup import Cgroups
 from qrm.enforcement.channel import CallError, open_channel
 from qrm.enforcement.locks import ContainerLocks
 from qrm.enforcement.pushes import Pusher
 from qrm.enforcement.runtime import RuntimeClient
-from qrm.errors import ConfigError
 from qrm.ledger.store import Ledger, open_ledger
 from qrm.metrics import Metrics
 from qrm.pods.model import QosLevel
 from qrm.pods.request import QosDefaults
 from qrm.service import logs
-from qrm.service.metrics_page import metrics_page
-from qrm.service.notify import notify, watchdog
-from qrm.service.sockets import only_instance, private_directory, private_name, publish
-from qrm.service.tasks import guarded, periodic
 from qrm.shim.context import Context
-from qrm.shim.handlers import make_handlers
-from qrm.shim.transport import make_server
 from qrm.topology.sysfs import read_machine
 from qrm.upkeep.cycle import Upkeep
 from qrm.upkeep.drift import Drift, Kernel
@@ -43,8 +34,6 @@ from qrm.upkeep.observe import Observer
 
 log = structlog.get_logger(__name__)
 
-DRAIN_SECONDS = 10.0
-"""How long calls under way may go on after a stop was asked for."""
 _FIRST_DIAL, _LAST_DIAL = 0.1, 3.0
 """Seconds between tries to reach the runtime at the start, doubled each time, as kubelet's own dialling."""
 
@@ -126,77 +115,3 @@ async def build(config: Config, metrics: Metrics) -> AsyncIterator[Node]:
             await node.channel.close()
     finally:
         ledger.close()
-
-
-async def serve(config: Config, *, source: Path | None = None, metrics: Metrics | None = None) -> None:
-    """Run the service until SIGTERM or SIGINT; SIGHUP reads `source` again.
-
-    Raises:
-        QrmError: it cannot start.
-    """
-    public = Path(config.shim.socket)
-    async with AsyncExitStack() as stack:
-        private_directory(public.parent)
-        stack.enter_context(only_instance(Path(f"{public}.lock")))
-        node = await stack.enter_async_context(build(config, metrics or Metrics()))
-        stack.enter_context(metrics_page(config.metrics.listen, node.metrics.registry))
-        await stack.enter_async_context(_listening(node, public))
-        stopping = _stop_signals(lambda: _reload(node, source))
-        tasks = [
-            asyncio.create_task(guarded(name, work), name=name)
-            for name, work in (
-                ("compare", node.compare_at_start),
-                ("growth", node.growth.run),
-                ("upkeep", lambda: periodic("upkeep", lambda: node.config.upkeep.drift_seconds, node.upkeep.cycle)),
-                ("watchdog", watchdog),
-            )
-        ]
-        notify("READY=1")
-        log.info("serving", version=__version__, socket=str(public), runtime=config.runtime.endpoint)
-        await stopping.wait()
-        notify("STOPPING=1")
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-    log.info("stopped")
-
-
-@asynccontextmanager
-async def _listening(node: Node, public: Path) -> AsyncIterator[None]:
-    """The shim's server on its socket; on the way out, calls under way may finish."""
-    server = make_server(
-        node.channel,
-        make_handlers(node.context),
-        node.metrics,
-        max_message_bytes=node.config.shim.max_message_bytes,
-    )
-    private = private_name(public)
-    server.add_insecure_port(f"unix:{private}")
-    await server.start()
-    publish(private, public)
-    try:
-        yield
-    finally:
-        await server.stop(DRAIN_SECONDS)
-
-
-def _stop_signals(reload: Callable[[], None]) -> asyncio.Event:
-    stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
-    loop.add_signal_handler(signal.SIGHUP, reload)
-    return stopping
-
-
-def _reload(node: Node, source: Path | None) -> None:
-    if source is None:
-        log.warning("nothing to reload", reason="started without --config")
-        return
-    notify("RELOADING=1")
-    try:
-        node.apply(load(source))
-        log.info("reloaded", file=str(source))
-    except ConfigError as error:
-        log.error("not reloaded", error=str(error), next="the old settings stay")
-    notify("READY=1")

@@ -1,0 +1,66 @@
+"""`qrm doctor`: what works here, what does not, and why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from qrm.enforcement.cgroup import Cgroups
+from qrm.enforcement.channel import CallError
+from qrm.ledger.record import Mark
+from qrm.service import api
+from qrm.service.node import Node
+from qrm.wire import cri_pb2 as cri
+
+ON, OFF, DEGRADED = "on", "off", "degraded"
+
+
+async def examine(node: Node) -> api.Doctor:
+    """All features of a running node."""
+    config = node.config
+    cgroups = Cgroups(Path(config.host.cgroup), Path(config.host.proc))
+    features = [
+        await _runtime(node),
+        _placing(node),
+        api.Feature("cgroup", ON, f"version {cgroups.version} at {config.host.cgroup}"),
+        *(api.Feature(f"allocator {each.resource}", ON, type(each).__module__) for each in node.planner.allocators),
+        _static_cpu_manager(node),
+        _unmanaged(node),
+        api.Feature(
+            "metrics", ON if config.metrics.listen else OFF, config.metrics.listen or "metrics.listen is empty"
+        ),
+    ]
+    return api.Doctor(features)
+
+
+async def _runtime(node: Node) -> api.Feature:
+    try:
+        version = await node.runtime.version()
+    except CallError as error:
+        return api.Feature("runtime", DEGRADED, f"{node.config.runtime.endpoint} does not answer: {error.details}")
+    return api.Feature("runtime", ON, f"{version.runtime_name} {version.runtime_version}")
+
+
+def _placing(node: Node) -> api.Feature:
+    if node.context.ready.is_set():
+        return api.Feature("placing", ON, "ledger and runtime have been compared")
+    return api.Feature("placing", DEGRADED, "waits for the runtime, to compare the ledger with it")
+
+
+def _static_cpu_manager(node: Node) -> api.Feature:
+    """kubelet's static CPU manager sends cpusets of its own; they are put right, but the two plan past each other."""
+    seen = [record for record in node.book.ledger if _asks_cpuset(record.asked)]
+    if seen:
+        why = f"kubelet sends cpusets of its own (for {len(seen)} containers): set cpuManagerPolicy: none"
+        return api.Feature("sole owner of cpusets", DEGRADED, why)
+    return api.Feature("sole owner of cpusets", ON, "kubelet sends no cpusets of its own")
+
+
+def _unmanaged(node: Node) -> api.Feature:
+    count = sum(record.mark is Mark.UNMANAGED and record.running for record in node.book.ledger)
+    if count:
+        return api.Feature("all containers placed", DEGRADED, f"{count} passed unmanaged; the log says why")
+    return api.Feature("all containers placed", ON, "none is unmanaged")
+
+
+def _asks_cpuset(asked: bytes) -> bool:
+    return bool(cri.LinuxContainerResources.FromString(asked).cpuset_cpus)

@@ -1,0 +1,104 @@
+"""The running process: sockets, signals, and the list of its tasks."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import structlog
+
+from qrm import __version__
+from qrm.config import Config, load
+from qrm.errors import ConfigError
+from qrm.metrics import Metrics
+from qrm.service.admin import admin_socket
+from qrm.service.metrics_page import metrics_page
+from qrm.service.node import Node, build
+from qrm.service.notify import notify, watchdog
+from qrm.service.sockets import only_instance, private_directory, private_name, publish
+from qrm.service.tasks import guarded, periodic
+from qrm.shim.handlers import make_handlers
+from qrm.shim.transport import make_server
+
+log = structlog.get_logger(__name__)
+
+DRAIN_SECONDS = 10.0
+"""How long calls under way may go on after a stop was asked for."""
+
+
+async def serve(config: Config, *, source: Path | None = None, metrics: Metrics | None = None) -> None:
+    """Run the service until SIGTERM or SIGINT; SIGHUP reads `source` again.
+
+    Raises:
+        QrmError: it cannot start.
+    """
+    public = Path(config.shim.socket)
+    async with AsyncExitStack() as stack:
+        private_directory(public.parent)
+        stack.enter_context(only_instance(Path(f"{public}.lock")))
+        node = await stack.enter_async_context(build(config, metrics or Metrics()))
+        stack.enter_context(metrics_page(config.metrics.listen, node.metrics.registry))
+        await stack.enter_async_context(admin_socket(node))
+        await stack.enter_async_context(_listening(node, public))
+        stopping = _stop_signals(lambda: _reload(node, source))
+        tasks = [
+            asyncio.create_task(guarded(name, work), name=name)
+            for name, work in (
+                ("compare", node.compare_at_start),
+                ("growth", node.growth.run),
+                ("upkeep", lambda: periodic("upkeep", lambda: node.config.upkeep.drift_seconds, node.upkeep.cycle)),
+                ("watchdog", watchdog),
+            )
+        ]
+        notify("READY=1")
+        log.info("serving", version=__version__, socket=str(public), runtime=config.runtime.endpoint)
+        await stopping.wait()
+        notify("STOPPING=1")
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    log.info("stopped")
+
+
+@asynccontextmanager
+async def _listening(node: Node, public: Path) -> AsyncIterator[None]:
+    """The shim's server on its socket; on the way out, calls under way may finish."""
+    server = make_server(
+        node.channel,
+        make_handlers(node.context),
+        node.metrics,
+        max_message_bytes=node.config.shim.max_message_bytes,
+    )
+    private = private_name(public)
+    server.add_insecure_port(f"unix:{private}")
+    await server.start()
+    publish(private, public)
+    try:
+        yield
+    finally:
+        await server.stop(DRAIN_SECONDS)
+
+
+def _stop_signals(reload: Callable[[], None]) -> asyncio.Event:
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    loop.add_signal_handler(signal.SIGHUP, reload)
+    return stopping
+
+
+def _reload(node: Node, source: Path | None) -> None:
+    if source is None:
+        log.warning("nothing to reload", reason="started without --config")
+        return
+    notify("RELOADING=1")
+    try:
+        node.apply(load(source))
+        log.info("reloaded", file=str(source))
+    except ConfigError as error:
+        log.error("not reloaded", error=str(error), next="the old settings stay")
+    notify("READY=1")
