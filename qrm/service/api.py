@@ -168,3 +168,14 @@ class Topology(Struct, frozen=True):
     devices: list[DeviceView]
     offline: str
     isolated: str
+
+
+class ResetReport(Struct, frozen=True):
+    """`qrm reset`."""
+
+    containers: int
+    """Running containers that got back the CPUs of the whole machine."""
+    failed: list[str]
+    """Containers that the runtime would not change, with its answer; then nothing was removed."""
+    removed: list[str]
+    """Files."""

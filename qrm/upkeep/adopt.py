@@ -87,7 +87,8 @@ class Adopter:
         allocation = self._allocation(request, details.cpus, kept)
         if allocation.pool == DEDICATED or request.qos.memory.numa_binding:
             self._widen_pod(record, allocation)
-        self._book.put(replace(record, applied=allocation.cpus, allocations={CPU: allocation}))
+        applied = details.cpus or self._book.planner.machine.online
+        self._book.put(replace(record, applied=applied, allocations={CPU: allocation}))
         log.info(
             "rebuilt" if kept else "adopted", pod=str(request.pod), container=request.container, cpus=str(details.cpus)
         )
@@ -96,13 +97,16 @@ class Adopter:
         """What the container holds: the cpuset that it has, exclusively if that is how it came by it."""
         machine = self._book.planner.machine
         known = (cpus & machine.online) or machine.online
-        nodes = machine.nodes_of(known)
         own = request.qos.level is QosLevel.DEDICATED and len(cpus) == whole_cpus(request.cpu_millis)
         pool, exclusive = (kept.pool, kept.exclusive) if kept else (DEDICATED if own else "share", own)
-        why = "rebuilt from its annotation" if kept else "ran here before qrm came"
+        if kept is not None and known == machine.online:
+            # Somebody has undone it, `qrm reset` perhaps: what was promised counts.
+            known = (kept.cpuset & machine.online) or known
         if pool == DEDICATED and not self._is_free(known, request):
             pool, exclusive = "share", False
-        return Allocation(pool, known, exclusive=known if exclusive else CPUSet(), nodes=nodes, why=why)
+        why = "rebuilt from its annotation" if kept else "ran here before qrm came"
+        held = known if exclusive else CPUSet()
+        return Allocation(pool, known, exclusive=held, nodes=machine.nodes_of(known), why=why)
 
     def _is_free(self, cpus: CPUSet, request: ResourceRequest) -> bool:
         """Whether no other pod holds any of `cpus` exclusively."""
