@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from qrm.service.admin import admin_socket
 from qrm.service.metrics_page import metrics_page
 from qrm.service.node import Node, build
 from qrm.service.notify import notify, watchdog
-from qrm.service.sockets import only_instance, private_directory, private_name, publish
+from qrm.service.sockets import only_instance, private_name, publish
 from qrm.service.tasks import guarded, periodic
 from qrm.shim.handlers import make_handlers
 from qrm.shim.transport import make_server
@@ -29,38 +29,55 @@ DRAIN_SECONDS = 10.0
 """How long calls under way may go on after a stop was asked for."""
 
 
-async def serve(config: Config, *, source: Path | None = None, metrics: Metrics | None = None) -> None:
-    """Run the service until SIGTERM or SIGINT; SIGHUP reads `source` again.
+@asynccontextmanager
+async def running(config: Config, *, metrics: Metrics | None = None) -> AsyncIterator[Node]:
+    """A node that serves while the context is open.
 
     Raises:
         QrmError: it cannot start.
     """
     public = Path(config.shim.socket)
     async with AsyncExitStack() as stack:
-        private_directory(public.parent)
         stack.enter_context(only_instance(Path(f"{public}.lock")))
         node = await stack.enter_async_context(build(config, metrics or Metrics()))
         stack.enter_context(metrics_page(config.metrics.listen, node.metrics.registry))
         await stack.enter_async_context(admin_socket(node))
         await stack.enter_async_context(_listening(node, public))
-        stopping = _stop_signals(lambda: _reload(node, source))
-        tasks = [
-            asyncio.create_task(guarded(name, work), name=name)
-            for name, work in (
-                ("compare", node.compare_at_start),
-                ("growth", node.growth.run),
-                ("upkeep", lambda: periodic("upkeep", lambda: node.config.upkeep.drift_seconds, node.upkeep.cycle)),
-                ("watchdog", watchdog),
-            )
-        ]
-        notify("READY=1")
+        await stack.enter_async_context(_tasks(node))
         log.info("serving", version=__version__, socket=str(public), runtime=config.runtime.endpoint)
+        yield node
+
+
+async def serve(config: Config, *, source: Path | None = None, metrics: Metrics | None = None) -> None:
+    """Run the service until SIGTERM or SIGINT; SIGHUP reads `source` again.
+
+    Raises:
+        QrmError: it cannot start.
+    """
+    async with running(config, metrics=metrics) as node:
+        stopping = _stop_signals(lambda: _reload(node, source))
+        notify("READY=1")
         await stopping.wait()
         notify("STOPPING=1")
+    log.info("stopped")
+
+
+@asynccontextmanager
+async def _tasks(node: Node) -> AsyncIterator[None]:
+    """Every loop of the process."""
+    loops: dict[str, Callable[[], Awaitable[None]]] = {
+        "compare": node.compare_at_start,
+        "growth": node.growth.run,
+        "upkeep": lambda: periodic("upkeep", lambda: node.config.upkeep.drift_seconds, node.upkeep.cycle),
+        "watchdog": watchdog,
+    }
+    tasks = [asyncio.create_task(guarded(name, loop), name=name) for name, loop in loops.items()]
+    try:
+        yield
+    finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-    log.info("stopped")
 
 
 @asynccontextmanager
