@@ -83,7 +83,6 @@ class Placements:
                 await self._shrink(reservation.record, others)
         except BaseException:
             self._undo(reservation)
-            await self.flush_or_log()
             raise
         return reservation
 
@@ -101,25 +100,23 @@ class Placements:
     async def commit(self, reservation: Reservation, container_id: str, cpus: CPUSet) -> None:
         """The runtime has made the container to run on `cpus`; if others need some of these by now, it is told so.
 
-        Never fails: the pending line and the container's annotation are enough to commit after a restart.
+        Becomes durable behind the reply: after a crash before that, the line is pending, and the runtime's list tells.
         """
         with self.metrics.step("commit"):
-            if self.carried_out(reservation.record, container_id, cpus):
-                await self.flush_or_log()
+            self.carried_out(reservation.record, container_id, cpus)
         await self.push(reservation.record.key)
 
-    def carried_out(self, pending: Record, container_id: str, cpus: CPUSet | None) -> bool:
-        """The memory's part of `commit`; returns whether the line was still there. None: it is not known on what."""
+    def carried_out(self, pending: Record, container_id: str, cpus: CPUSet | None) -> None:
+        """The memory's part of `commit`, if the line still stands. None: it is not known on what the container runs."""
         self.in_flight.discard(pending.key)
         record = self.book.ledger.get(pending.key)
         if record is None or record.attempt != pending.attempt:
-            return False
+            return
         self._since[pending.key] = time.monotonic()
         self.book.put(replace(record, container_id=container_id, applied=cpus))
         self.due.set()
-        return True
 
-    async def revert(self, reservation: Reservation) -> None:
+    def revert(self, reservation: Reservation) -> None:
         """The runtime has said no: give back what was reserved.
 
         Where an earlier try of the same instance has an unknown outcome, the answer may just mean that it succeeded
@@ -130,7 +127,6 @@ class Placements:
         if previous is not None and previous.pending and previous.attempt == reservation.record.attempt:
             return
         self._undo(reservation)
-        await self.flush_or_log()
 
     def changed(self, container_id: str, asked: bytes, cpus: CPUSet | None) -> None:
         """The runtime has taken a running container's change (`asked`: all of it now) and runs it on `cpus`.
@@ -150,14 +146,11 @@ class Placements:
 
     def exited(self, container_ids: Iterable[str]) -> None:
         """These instances have ended; what they held stays reserved for their pods."""
-        changed = False
-        for container_id in container_ids:
-            record = self.book.ledger.find(container_id)
-            if record is not None and record.running:
-                self.book.put(replace(record, running=False))
-                changed = True
-        if changed:
-            self.settle()
+        self._set_running(container_ids, running=False)
+
+    def revived(self, container_ids: Iterable[str]) -> None:
+        """These instances were thought to have ended, and run."""
+        self._set_running(container_ids, running=True)
 
     def released(self, records: Iterable[Record]) -> None:
         """These lines are over for good: what they held is free."""
@@ -222,6 +215,17 @@ class Placements:
         elif current is not None and outcome is Outcome.GONE:
             self.book.put(replace(current, running=False))
         return outcome
+
+    def _set_running(self, container_ids: Iterable[str], *, running: bool) -> None:
+        changed = False
+        for container_id in container_ids:
+            record = self.book.ledger.find(container_id)
+            if record is not None and record.running is not running:
+                self._since[record.key] = time.monotonic()
+                self.book.put(replace(record, running=running))
+                changed = True
+        if changed:
+            self.settle()
 
     async def _shrink(self, record: Record, others: Iterable[ContainerKey]) -> None:
         """Take others off the CPUs that they lose, and wait until the runtime has confirmed it.

@@ -45,13 +45,12 @@ class ContainerCalls:
             if not error.outcome_known:
                 self._placements.changed(message.container_id, serialised, None)
             elif reservation is not None:
-                await asyncio.shield(self._placements.revert(reservation))
+                self._placements.revert(reservation)
             raise
         except BaseException:
             self._placements.changed(message.container_id, serialised, None)
             raise
         self._placements.changed(message.container_id, serialised, record.cpus)
-        await self._placements.flush_or_log()
         return reply
 
     async def _replan(

@@ -70,7 +70,7 @@ class CreateContainer:
                 reply = await exchange.forward(message.SerializeToString())
         except CallError as error:
             if error.outcome_known:
-                await asyncio.shield(self._placements.revert(reservation))
+                self._placements.revert(reservation)
             else:
                 self._placements.unknown_outcome(reservation)
             raise

@@ -14,22 +14,16 @@ class Cause(StrEnum):
     """How qrm can fail a call."""
 
     ALLOCATOR = "allocator"
-    """An allocator raised an error that is none of its refusals."""
     BUDGET = "budget"
-    """The time budget (shim.budget_seconds) was spent before a placement was in force."""
     LEDGER = "ledger"
-    """The placement could not be made durable: disk full, file system read-only."""
     SHRINK = "shrink"
-    """The runtime would not take a running container off the CPUs that the new one was to get."""
 
 
 class Action(StrEnum):
     """What is done then."""
 
     REFUSE = "refuse"
-    """The call fails; kubelet shows why and tries again."""
-    PASS = "pass unmanaged"  # noqa: S105 - not a password
-    """The call goes through as kubelet made it; the container is marked `unmanaged` and repaired later."""
+    PASS = "pass"  # noqa: S105 - not a password
 
 
 TABLE: dict[tuple[Cause, QosLevel], Action] = {
@@ -39,10 +33,23 @@ TABLE: dict[tuple[Cause, QosLevel], Action] = {
 }
 """Dedicated pods were promised CPUs of their own: without them they must not run. The others can run anywhere."""
 
+MEANING: dict[Cause | Action, str] = {
+    Cause.ALLOCATOR: "an allocator raised an error that is none of its refusals",
+    Cause.BUDGET: "the time budget (`shim.budget_seconds`) was spent before a placement was in force",
+    Cause.LEDGER: "the placement could not be made durable: disk full, file system read-only",
+    Cause.SHRINK: "the runtime would not take a running container off the CPUs that the new one was to get",
+    Action.REFUSE: "the call fails with UNAVAILABLE; kubelet shows why and tries again",
+    Action.PASS: "the call goes through as kubelet made it; a new container is marked `unmanaged`, counted, and placed "
+    "by upkeep as soon as that works, and one that is resized keeps its cpuset",
+}
+
 
 def as_markdown() -> str:
-    """The table for docs/fail-policy.md."""
-    head = "| when | " + " | ".join(QosLevel) + " |\n|---|" + "---|" * len(QosLevel) + "\n"
-    return head + "".join(
-        f"| {cause} | " + " | ".join(TABLE[cause, level] for level in QosLevel) + " |\n" for cause in Cause
+    """The tables of docs/fail-policy.md."""
+    head = "| cause | " + " | ".join(f"`{level}`" for level in QosLevel) + " | meaning |\n"
+    rule = "|---" * (len(QosLevel) + 2) + "|\n"
+    rows = (
+        f"| {cause} | {' | '.join(TABLE[cause, level] for level in QosLevel)} | {MEANING[cause]} |" for cause in Cause
     )
+    actions = (f"- **{action}**: {MEANING[action]}." for action in Action)
+    return head + rule + "\n".join(rows) + "\n\n" + "\n".join(actions) + "\n"

@@ -20,10 +20,14 @@ from qrm.shim.exchange import Exchange, Handler, Handlers
 
 log = structlog.get_logger(__name__)
 
-_HOP_BY_HOP = ("grpc-timeout", "grpc-encoding", "grpc-accept-encoding", "content-type", "user-agent", "te", "host")
+_HOP_BY_HOP = ("grpc-timeout", "grpc-encoding", "grpc-accept-encoding", "content-type", "user-agent", "te")
 """Metadata that belongs to one connection; each side of the shim makes its own."""
 
+_HALF_CLOSE = 0.05
+"""Seconds to wait for a client to say that its first message was all; one that has only one says so with it."""
+
 Context = grpc.aio.ServicerContext[bytes, bytes]
+_Call = grpc.aio.UnaryStreamCall[bytes, bytes] | grpc.aio.StreamStreamCall[bytes, bytes]
 
 
 class Transport(grpc.GenericRpcHandler):
@@ -40,9 +44,8 @@ class Transport(grpc.GenericRpcHandler):
         handler = self._handlers.get(method)
         if handler is None:
 
-            async def relay(requests: AsyncIterator[bytes], context: Context) -> AsyncIterator[bytes]:
-                async for reply in self._relay(method, requests, context):
-                    yield reply
+            async def relay(_: AsyncIterator[bytes], context: Context) -> None:
+                await self._relay(method, context)
 
             return grpc.stream_stream_rpc_method_handler(relay)
 
@@ -82,31 +85,81 @@ class Transport(grpc.GenericRpcHandler):
         finally:
             self._count(method, code, started)
 
-    async def _relay(self, method: str, requests: AsyncIterator[bytes], context: Context) -> AsyncIterator[bytes]:
+    async def _relay(self, method: str, context: Context) -> None:
         started = time.perf_counter()
         code = grpc.StatusCode.OK
-        ask: grpc.aio.StreamStreamMultiCallable[bytes, bytes] = self._channel.stream_stream(method)
-        call = ask(requests, metadata=_forwarded(context), timeout=context.time_remaining())
+        requests = _Requests(context)
         try:
-            await context.send_initial_metadata(pairs(await call.initial_metadata()))
-            async for reply in call:
-                yield reply
-            context.set_trailing_metadata(pairs(await call.trailing_metadata()))
-            code = await call.code()
-            if code is not grpc.StatusCode.OK:
-                context.set_code(code)
-                context.set_details(await call.details())
+            call = await self._open(method, requests, context)
+            try:
+                await context.send_initial_metadata(pairs(await call.initial_metadata()))
+                async for reply in call:
+                    await context.write(reply)
+                context.set_trailing_metadata(pairs(await call.trailing_metadata()))
+            finally:
+                call.cancel()
         except grpc.aio.AioRpcError as error:
             code = error.code()
             await context.abort(code, error.details() or "", pairs(error.trailing_metadata()))
+        except asyncio.CancelledError:
+            code = grpc.StatusCode.CANCELLED
+            raise
         finally:
-            call.cancel()
+            requests.close()
             self._count(method, code, started)
+
+    async def _open(self, method: str, requests: _Requests, context: Context) -> _Call:
+        """Begin the call at the runtime.
+
+        grpc.aio reports INTERNAL instead of the runtime's status where that comes before all requests are sent, unless
+        there is exactly one: so a call with one request, which is every call of CRI, is begun as such.
+        """
+        metadata, timeout = _forwarded(context), context.time_remaining()
+        only = await requests.only_one()
+        if only is not None:
+            one: grpc.aio.UnaryStreamMultiCallable[bytes, bytes] = self._channel.unary_stream(method)
+            return one(only, metadata=metadata, timeout=timeout)
+        many: grpc.aio.StreamStreamMultiCallable[bytes, bytes] = self._channel.stream_stream(method)
+        return many(requests.all(), metadata=metadata, timeout=timeout)
 
     def _count(self, method: str, code: grpc.StatusCode, started: float) -> None:
         name = method.rpartition("/")[2]
         self._metrics.calls.labels(name, code.name).inc()
         self._metrics.call_seconds.labels(name).observe(time.perf_counter() - started)
+
+
+class _Requests:
+    """A client's messages, of which the first is looked at to see whether it is the only one."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._first: bytes | None = None
+        self._second: asyncio.Task[bytes | object] | None = None
+
+    async def only_one(self) -> bytes | None:
+        """The only message; None where there is none or more, or the client has not said yet that this was all."""
+        first = await self._context.read()
+        if not isinstance(first, bytes):
+            return None
+        self._first = first
+        self._second = asyncio.ensure_future(self._context.read())
+        done, _ = await asyncio.wait({self._second}, timeout=_HALF_CLOSE)
+        return first if done and not isinstance(self._second.result(), bytes) else None
+
+    async def all(self) -> AsyncIterator[bytes]:
+        """All messages, what was looked at among them."""
+        if self._first is None or self._second is None:
+            return
+        yield self._first
+        message: object = await self._second
+        while isinstance(message, bytes):
+            yield message
+            message = await self._context.read()
+
+    def close(self) -> None:
+        """Stop reading."""
+        if self._second is not None:
+            self._second.cancel()
 
 
 def make_server(
@@ -124,8 +177,4 @@ def make_server(
 
 
 def _forwarded(context: Context) -> Metadata:
-    return tuple(
-        (key, value)
-        for key, value in pairs(context.invocation_metadata())
-        if not key.startswith((":", "grpc-")) and key not in _HOP_BY_HOP
-    )
+    return tuple((key, value) for key, value in pairs(context.invocation_metadata()) if key not in _HOP_BY_HOP)

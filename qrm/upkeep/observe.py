@@ -56,6 +56,7 @@ class Observer:
         listed = {each.id: each for each in containers}
         self._commit_uncertain(listed.values())
         self._placements.exited(self._ended(listed, asked))
+        self._placements.revived(self._alive_after_all(listed.values(), asked))
         self._placements.released(self._given_up(asked))
         known = {record.container_id for record in self._book.ledger}
         coming = {_instance(record) for record in self._book.ledger if record.pending}
@@ -102,6 +103,15 @@ class Observer:
             elif container.state == cri.ContainerState.CONTAINER_EXITED:
                 ended.append(record.container_id)
         return ended
+
+    def _alive_after_all(self, containers: Iterable[cri.Container], asked: float) -> Sequence[str]:
+        """Containers that an earlier list had left out, or whose start only seemed to have failed."""
+        found = (self._book.ledger.find(each.id) for each in containers if each.state in _LIVE)
+        return [
+            record.container_id
+            for record in found
+            if record is not None and not record.running and self._placements.older_than(record, asked)
+        ]
 
     def _commit_uncertain(self, containers: Iterable[cri.Container]) -> None:
         """Creations whose reply was lost but which the runtime has carried out."""
