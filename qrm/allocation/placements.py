@@ -73,14 +73,16 @@ class Placements:
         """
         with self.metrics.step("plan"):
             reservation, others = self._reserve(ask)
-        key = reservation.record.key
+        record = reservation.record
+        key = record.key
+        log.info("planned", **_named(record), cpus=str(record.cpus), moving=len(others))
         self.in_flight.add(key)
         self._since[key] = time.monotonic()
         try:
             with self.metrics.step("record"):
                 await self.book.ledger.flush()
             with self.metrics.step("shrink"):
-                await self._shrink(reservation.record, others)
+                await self._shrink(record, others)
         except BaseException:
             self._undo(reservation)
             raise
@@ -159,6 +161,7 @@ class Placements:
             if self.book.ledger.get(record.key) == record:
                 self.book.drop(record.key)
                 self._since.pop(record.key, None)
+                log.info("released", **_named(record), cpus=str(record.cpus))
                 pods.add(record.key.pod_uid)
         for pod_uid in pods:
             self.book.drop_pod_if_empty(pod_uid)
@@ -209,6 +212,7 @@ class Placements:
             return Outcome.APPLIED
         cpus = record.cpus
         outcome = await self.pusher.push(container_id, cpus)
+        log.info("pushed", **_named(record), cpus=str(cpus), before=str(record.applied), outcome=outcome)
         current = self.book.ledger.find(container_id)
         if current is not None and outcome is Outcome.APPLIED:
             self.book.put(replace(current, applied=cpus))
@@ -276,6 +280,11 @@ class Placements:
         else:
             self.book.put(previous)
         self.settle()
+
+
+def _named(record: Record) -> dict[str, str]:
+    """How a container is called in the log."""
+    return {"pod": str(record.request.pod), "container": record.key.container, "attempt": str(record.attempt)}
 
 
 def _loses(record: Record, wanted: CPUSet | None) -> bool:

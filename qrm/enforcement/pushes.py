@@ -46,9 +46,7 @@ class Pusher:
             await self._runtime.update(container_id, cri.LinuxContainerResources(cpuset_cpus=str(cpus)))
         except CallError as error:
             outcome = Outcome.GONE if _is_gone(error) else Outcome.FAILED
-            log.warning(
-                "cpuset push", container=container_id, cpus=str(cpus), outcome=str(outcome), error=error.details
-            )
+            log.warning("runtime refused", id=container_id, cpus=str(cpus), outcome=outcome, error=error.details)
         self._metrics.pushes.labels(str(outcome)).inc()
         return outcome
 
