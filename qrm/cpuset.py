@@ -1,15 +1,20 @@
 """Immutable sets of small ids, such as CPUs and NUMA nodes, over one int used as a bit mask.
 
 The text form is the kernel's list format (Documentation/admin-guide/cputopology.rst): "0-3,8", "" for none.
-Ids have no upper bound, so machines with sparse ids of 4096 and beyond need nothing special.
+Ids have no upper bound, so machines with sparse ids of 4096 and beyond need nothing special; only text is bounded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator
 from typing import Self
 
 from qrm.errors import ParseError
+
+_ITEM = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?", re.ASCII)
+"""An id or a range. An id is a bit of an int, so one of many digits in somebody's text would take all memory; six are a
+hundred times what a kernel can be built for (NR_CPUS, NODES_SHIFT)."""
 
 
 class IdSet:
@@ -41,17 +46,17 @@ class IdSet:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The set that `text` lists in kernel format; white space around it and between items is ignored.
+        """The set that `text` lists in kernel format, ids of at most six digits; white space around items is ignored.
 
         Raises:
             ParseError: `text` is anything else; the message quotes it and the offending item.
         """
         mask = 0
         for item in text.split(",") if text.strip() else ():
-            first, dash, last = item.strip().partition("-")
-            if not first.isascii() or not first.isdecimal() or (dash and not (last.isascii() and last.isdecimal())):
+            match = _ITEM.fullmatch(item.strip())
+            if match is None:
                 raise ParseError(f"{text.strip()!r} is not a list of ids: {item.strip()!r}", hint="write it like 0-3,8")
-            low, high = int(first), int(last) if dash else int(first)
+            low, high = int(match[1]), int(match[2] or match[1])
             if high < low:
                 raise ParseError(f"{text.strip()!r} has a range that runs backwards: {item.strip()!r}")
             mask |= ((1 << (high - low + 1)) - 1) << low
@@ -59,6 +64,13 @@ class IdSet:
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"{type(self).__name__} is immutable")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"{type(self).__name__} is immutable")
+
+    def __reduce__(self) -> tuple[Callable[[int], Self], tuple[int]]:
+        # Without it, copying and pickling would set the attribute; dataclasses.asdict copies what it finds in fields.
+        return self.from_mask, (self.mask,)
 
     def __str__(self) -> str:
         return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in self.ranges())
@@ -133,11 +145,11 @@ class IdSet:
 
     @classmethod
     def union(cls, sets: Iterable[Self]) -> Self:
-        """Every id that is a member of at least one of `sets`."""
-        mask = 0
+        """Every id that is a member of at least one of `sets`, all of this class."""
+        made = cls()
         for each in sets:
-            mask |= each.mask
-        return cls.from_mask(mask)
+            made |= each
+        return made
 
     def _same(self, other: Self) -> int:
         if type(other) is not type(self):

@@ -1,7 +1,7 @@
 """Conversions between Kubernetes quantities and the numbers that CRI and the kernel carry.
 
 Sources of the constants: kubelet `pkg/kubelet/cm/helpers_linux.go` (MinShares, MaxShares, SharesPerCPU,
-MilliCPUToCPU, QuotaPeriod, MinQuotaPeriod).
+MilliCPUToCPU, QuotaPeriod, MinQuotaPeriod); of quantities: apimachinery `pkg/api/resource/quantity.go`.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _SUFFIXES = {
     "": Decimal(1),
     **{suffix: Decimal(1000) ** power for power, suffix in enumerate(("k", "M", "G", "T", "P", "E"), 1)},
     **{suffix: Decimal(1024) ** power for power, suffix in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), 1)},
-    "m": Decimal(1) / 1000,
+    **{suffix: Decimal(1000) ** -power for power, suffix in enumerate(("m", "u", "n"), 1)},
 }
-_QUANTITY = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(m|[kMGTPE]|[KMGTPE]i)?", re.ASCII)
+_QUANTITY = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(?:([eE][+-]?\d{1,2})|([numkMGTPE]|[KMGTPE]i))?", re.ASCII)
 
 
 def shares_from_millis(millis: int) -> int:
@@ -63,7 +63,7 @@ def whole_cpus(millis: int) -> int:
 
 
 def parse_quantity(text: str) -> Decimal:
-    """The value of a Kubernetes quantity such as "2", "500m", "1.5Gi"; negative ones do not occur here.
+    """The value of a Kubernetes quantity such as "2", "500m", "1.5Gi", "129e6"; negative ones do not occur here.
 
     Raises:
         ParseError: `text` is no quantity; the message quotes it.
@@ -71,7 +71,7 @@ def parse_quantity(text: str) -> Decimal:
     match = _QUANTITY.fullmatch(text.strip())
     if match is None:
         raise ParseError(f"{text!r} is not a quantity", hint="write it like 2, 500m or 1.5Gi")
-    return Decimal(match[1]) * _SUFFIXES[match[2] or ""]
+    return Decimal(match[1] + (match[2] or "")) * _SUFFIXES[match[3] or ""]
 
 
 def parse_millis(text: str) -> int:

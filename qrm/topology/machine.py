@@ -11,6 +11,8 @@ from functools import cached_property
 
 from qrm.cpuset import CPUSet, NodeSet
 
+LOCAL_DISTANCE = 10
+"""ACPI SLIT's value for the node itself."""
 NO_DISTANCE = 255
 """ACPI SLIT's value for "unreachable", used where the kernel gives no distance."""
 
@@ -25,10 +27,13 @@ class CPU:
     siblings: CPUSet
     """All online threads of the physical core, this one among them."""
     socket: int
+    """The kernel's physical_package_id; all CPUs for which it gives none are one more socket. Cores, dies and L3
+    domains lie within one socket; a NUMA node may contain several L3 domains, or an L3 domain several NUMA nodes."""
     die: int
     """The lowest CPU id of the die; the socket's lowest where the kernel names no dies."""
     l3: int
-    """The lowest CPU id of those that share the L3 cache; the socket's lowest where the kernel names no cache."""
+    """The lowest CPU id of those that share the L3 cache; where the kernel names no cache, of those in the socket for
+    which it names none."""
     l3_id: int | None
     """The kernel's cache id, as resctrl's schemata use it; None where it is not given."""
     node: int
@@ -42,7 +47,7 @@ class NumaNode:
     id: int
     cpus: CPUSet
     memory: int
-    """MemTotal in bytes."""
+    """MemTotal in bytes; 0 also where the kernel does not say."""
     hugepages: Mapping[int, int]
     """Page size in bytes to the number of pages."""
     distances: Mapping[int, int]
@@ -51,7 +56,7 @@ class NumaNode:
 
 @dataclass(frozen=True, slots=True)
 class Nic:
-    """One network interface that stands on a device of its own."""
+    """One network interface that stands on a device of its own, or a bond of such in their place."""
 
     name: str
     speed: int | None
@@ -78,6 +83,7 @@ class Machine:
     cpus: Mapping[int, CPU]
     nodes: Mapping[int, NumaNode]
     offline: CPUSet = field(default_factory=CPUSet)
+    """CPUs that are present but not online."""
     isolated: CPUSet = field(default_factory=CPUSet)
     """Online CPUs that the kernel's isolcpus= keeps free of ordinary tasks."""
     nics: tuple[Nic, ...] = ()
