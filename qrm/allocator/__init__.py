@@ -3,11 +3,16 @@
 from qrm.allocator.api import Allocation, Allocator, Changes, Holding, Quantities, State, TopologyHint
 from qrm.errors import BadRequest, ConfigError, DoesNotFit
 from qrm.pods.model import (
+    HUGEPAGES,
+    MEMORY,
+    NET_EGRESS,
+    NET_INGRESS,
     ContainerKey,
     ContainerKind,
     CpuEnhancement,
     MemoryEnhancement,
     NativeQos,
+    NetworkEnhancement,
     PodIdentity,
     Qos,
     QosLevel,
@@ -15,6 +20,10 @@ from qrm.pods.model import (
 )
 
 __all__ = [
+    "HUGEPAGES",
+    "MEMORY",
+    "NET_EGRESS",
+    "NET_INGRESS",
     "Allocation",
     "Allocator",
     "BadRequest",
@@ -27,6 +36,7 @@ __all__ = [
     "Holding",
     "MemoryEnhancement",
     "NativeQos",
+    "NetworkEnhancement",
     "PodIdentity",
     "Qos",
     "QosLevel",

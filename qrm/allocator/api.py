@@ -26,18 +26,26 @@ class TopologyHint:
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """What one container, or a pod as a whole, holds of one resource."""
+    """What one container, or a pod as a whole, holds of one resource. Which fields count depends on the resource."""
 
     pool: str
-    """The pool whose CPUs these are: `share`, a named pool, `share-NUMA<n>`, `reclaim`, `system`, `dedicated`, ..."""
-    cpus: CPUSet
-    """Where it runs: what the cgroup must show. Never empty for a container."""
+    """Whose share it is part of. CPU: `share`, a named pool, `share-NUMA<n>`, `reclaim`, `system`, `dedicated`, ..."""
+    cpus: CPUSet = field(default_factory=CPUSet)
+    """CPU: where it runs, what the cgroup must show. Never empty for a container."""
     exclusive: CPUSet = field(default_factory=CPUSet)
-    """The part of `cpus` that no other container of another pod may run on."""
+    """CPU: the part of `cpus` that no other container of another pod may run on."""
     nodes: NodeSet = field(default_factory=NodeSet)
-    """The NUMA nodes of `cpus`."""
+    """The NUMA nodes that it is on. Memory: where its pages may be, what the cgroup must show."""
     why: str = ""
     """One sentence for people: how this choice came about."""
+    amounts: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    """What it counts for, by resource name and NUMA node, in the unit of the request (memory and hugepages: bytes)."""
+    device: str = ""
+    """The device that it is on, such as a NIC's name."""
+    envs: Mapping[str, str] = field(default_factory=dict)
+    """Environment variables for the container; those of the pod's spec win."""
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    """Annotations for the container."""
 
 
 @dataclass(frozen=True, slots=True)

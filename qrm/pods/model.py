@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from qrm.cpuset import NodeSet
+
+MEMORY = "memory"
+HUGEPAGES = "hugepages-"
+"""Before the page size in Kubernetes' resource names, such as hugepages-1Gi."""
+NET_EGRESS = "resource.katalyst.kubewharf.io/net_bandwidth"
+"""Katalyst's name; it means both directions where nothing is asked as NET_INGRESS."""
+NET_INGRESS = "qrm.io/net_ingress_bandwidth"
+"""Ours, since Katalyst has none; from the annotation kubernetes.io/ingress-bandwidth."""
 
 
 class QosLevel(StrEnum):
@@ -63,17 +72,30 @@ class MemoryEnhancement:
 
 
 @dataclass(frozen=True, slots=True)
+class NetworkEnhancement:
+    """The keys of `katalyst.kubewharf.io/network_enhancement`."""
+
+    namespace_type: str | None = None
+    """host_ns, host_ns_preferred, anti_host_ns or anti_host_ns_preferred."""
+    topology_affinity_restricted: bool = False
+    """The NIC must be on the NUMA nodes that the pod gets."""
+
+
+@dataclass(frozen=True, slots=True)
 class Qos:
     """What a pod's annotations say about how it wants to be treated."""
 
     level: QosLevel = QosLevel.SHARED
     cpu: CpuEnhancement = field(default_factory=CpuEnhancement)
     memory: MemoryEnhancement = field(default_factory=MemoryEnhancement)
+    network: NetworkEnhancement = field(default_factory=NetworkEnhancement)
     numa_number: int | None = None
     numa_ids: NodeSet | None = None
     """Wins over numa_number, as in Katalyst."""
     by_default: bool = False
     """No annotation named the level: it is the node's default."""
+    memory_only_nodes: bool = False
+    """`qrm.io/memory_only_nodes`: memory may come from NUMA nodes without CPUs (CXL, HBM)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +134,11 @@ class ResourceRequest:
     """Bytes; 0 for no limit."""
     pod_cpu_millis: int = 0
     """The request of the whole pod in millicores as its sandbox told it; 0 where it did not."""
+    quantities: Mapping[str, int] = field(default_factory=dict)
+    """What is asked besides CPU, by Kubernetes' resource name: `memory` and `hugepages-<size>` in bytes, NET_EGRESS and
+    NET_INGRESS in Mbit/s, extended resources in their own units. What is not asked is not there."""
+    source: str = "cri"
+    """Where the requests were learned: `annotation`, `kubelet`, or `cri` for the inversion of CRI's numbers."""
 
     @property
     def key(self) -> ContainerKey:
