@@ -51,7 +51,8 @@ def channel_options(max_message_bytes: int) -> list[tuple[str, int]]:
         ("grpc.max_metadata_size", MAX_METADATA),
         ("grpc.absolute_max_metadata_size", MAX_METADATA),
         ("grpc.initial_reconnect_backoff_ms", 100),
-        ("grpc.min_reconnect_backoff_ms", 100),
+        # Also bounds a connection attempt: with less, a loaded machine fails before the runtime's SETTINGS frame.
+        ("grpc.min_reconnect_backoff_ms", 5000),
         ("grpc.max_reconnect_backoff_ms", 3000),
         ("grpc.enable_retries", 0),
         # One process may hold several channels to the same socket; each keeps a connection of its own.
