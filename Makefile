@@ -10,6 +10,9 @@ SOURCES := pyproject.toml constraints.txt protos/generate.py $(shell find protos
 DEMO_PACKAGES := containerd runc busybox-static
 TEST_PACKAGES := $(DEMO_PACKAGES) systemd
 
+# Tests write thousands of small files, such as whole sysfs trees: in memory where there is a place for it.
+IN_MEMORY := $(if $(wildcard /dev/shm/.),PYTEST_DEBUG_TEMPROOT=/dev/shm)
+
 .PHONY: demo test check bench clean
 
 demo: $(STAMP)
@@ -19,7 +22,7 @@ demo: $(STAMP)
 test: $(STAMP)
 	@$(call packages,$(TEST_PACKAGES))
 	@echo "== tests"
-	@$(BIN)/python -m pytest
+	@$(IN_MEMORY) $(BIN)/python -m pytest
 
 check: $(STAMP)
 	@echo "== ruff"

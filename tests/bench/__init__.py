@@ -1,0 +1,1 @@
+"""How fast qrm is on this machine: `python -m tests.bench`."""

@@ -1,0 +1,1 @@
+"""Many pods come and go, and nothing of them is left."""
