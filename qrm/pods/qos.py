@@ -13,7 +13,7 @@ from typing import Any
 
 from qrm.errors import BadRequest
 from qrm.pods import values
-from qrm.pods.model import CpuEnhancement, MemoryEnhancement, Qos, QosLevel
+from qrm.pods.model import CpuEnhancement, MemoryEnhancement, NetworkEnhancement, Qos, QosLevel
 from qrm.pods.values import NotAllowed, Reader
 
 DOMAIN = "katalyst.kubewharf.io/"
@@ -23,6 +23,8 @@ MEMORY_ENHANCEMENT = f"{DOMAIN}memory_enhancement"
 NETWORK_ENHANCEMENT = f"{DOMAIN}network_enhancement"
 NUMA_NUMBER = f"{DOMAIN}numa_number"
 NUMA_IDS = f"{DOMAIN}numa_ids"
+MEMORY_ONLY_NODES = "qrm.io/memory_only_nodes"
+"""Ours: Katalyst knows no NUMA nodes without CPUs."""
 
 _SHOWN = 80
 """Characters of a value that a message quotes: a pod's annotations may have 256 KiB, a gRPC status a few KiB."""
@@ -72,10 +74,11 @@ _KEYS: dict[str, dict[str, _Key]] = {
         "topology_affinity_restricted": _flag(),
     },
 }
-# Annotations of their own, whose name is their key. Katalyst reads them for dedicated_cores with numa_binding only.
+# Annotations of their own, whose name is their key. Katalyst reads its two for dedicated_cores with numa_binding only.
 _SINGLE: dict[str, _Key] = {
     NUMA_NUMBER: _Key(values.whole(1, values.MAX_NODES), (_DEDICATED,), needs_binding=True),
     NUMA_IDS: _Key(values.node_ids, (_DEDICATED,), needs_binding=True),
+    MEMORY_ONLY_NODES: _flag(),
 }
 
 
@@ -93,8 +96,6 @@ class _Asked:
 def read_qos(annotations: Mapping[str, str], default: QosLevel) -> Qos:
     """What `annotations` of a pod say about its QoS; `default` is the level of a pod that names none.
 
-    Keys of `network_enhancement` are checked, but nothing is kept of them.
-
     Raises:
         BadRequest: A value or key that does not exist, or values that contradict each other; the message names the
             annotation, the key in it, the value and what is allowed.
@@ -107,9 +108,11 @@ def read_qos(annotations: Mapping[str, str], default: QosLevel) -> Qos:
         level=level,
         cpu=CpuEnhancement(**_named(asked, CPU_ENHANCEMENT)),
         memory=MemoryEnhancement(**_named(asked, MEMORY_ENHANCEMENT)),
+        network=NetworkEnhancement(**_named(asked, NETWORK_ENHANCEMENT)),
         numa_number=found.get((NUMA_NUMBER, "")),
         numa_ids=found.get((NUMA_IDS, "")),
         by_default=by_default,
+        memory_only_nodes=found.get((MEMORY_ONLY_NODES, ""), False),
     )
     for each in asked:
         _check(each, qos)

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from qrm.cpuset import NodeSet
 from qrm.errors import BadRequest
-from qrm.pods.model import CpuEnhancement, MemoryEnhancement, Qos, QosLevel
+from qrm.pods.model import CpuEnhancement, MemoryEnhancement, NetworkEnhancement, Qos, QosLevel
 from qrm.pods.qos import (
     CPU_ENHANCEMENT,
     MEMORY_ENHANCEMENT,
+    MEMORY_ONLY_NODES,
     NETWORK_ENHANCEMENT,
     NUMA_IDS,
     NUMA_NUMBER,
@@ -101,10 +102,19 @@ GOOD: dict[str, tuple[dict[str, str], Qos]] = {
         pod(SYSTEM, memory={"rss_overuse_threshold": "0.05"}),
         Qos(SYSTEM, memory=MemoryEnhancement(rss_overuse_threshold=0.05)),
     ),
-    "network is checked only": (
+    "network": (
         pod(SHARED, network={"namespace_type": "anti_host_ns_preferred", "topology_affinity_restricted": "true"}),
-        Qos(SHARED),
+        Qos(SHARED, network=NetworkEnhancement("anti_host_ns_preferred", topology_affinity_restricted=True)),
     ),
+    "network namespace only": (
+        pod(RECLAIMED, network={"namespace_type": "host_ns"}),
+        Qos(RECLAIMED, network=NetworkEnhancement(namespace_type="host_ns")),
+    ),
+    "memory from nodes without CPUs": (
+        {**pod(SYSTEM), MEMORY_ONLY_NODES: "true"},
+        Qos(SYSTEM, memory_only_nodes=True),
+    ),
+    "no memory from nodes without CPUs": ({**pod(SHARED), MEMORY_ONLY_NODES: "false"}, Qos(SHARED)),
     "saying what is so anyway": (
         pod(
             RECLAIMED,
@@ -242,6 +252,10 @@ BAD: dict[str, tuple[object, ...]] = {
         "topology_affinity_restricted is '1'",
         BOOLEAN,
     ),
+    **{
+        f"memory only nodes {text!r}": ({MEMORY_ONLY_NODES: text}, f"{MEMORY_ONLY_NODES} is {text!r}", BOOLEAN)
+        for text in ("", "True", "1", "yes")
+    },
 }
 
 
@@ -304,7 +318,10 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=5,
 )
-ANNOTATION_NAMES = [QOS_LEVEL, CPU_ENHANCEMENT, MEMORY_ENHANCEMENT, NETWORK_ENHANCEMENT, NUMA_NUMBER, NUMA_IDS]
+ANNOTATION_NAMES = [
+    *(QOS_LEVEL, CPU_ENHANCEMENT, MEMORY_ENHANCEMENT, NETWORK_ENHANCEMENT),
+    *(NUMA_NUMBER, NUMA_IDS, MEMORY_ONLY_NODES),
+]
 TEXTS = st.one_of(
     st.text(),
     WORDS,
