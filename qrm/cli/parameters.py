@@ -1,0 +1,53 @@
+"""Values on the command line that are more than a text or a number."""
+
+from __future__ import annotations
+
+import click
+
+from qrm.errors import ParseError
+from qrm.pods import qos
+from qrm.units import parse_millis
+
+_KNOWN = (
+    qos.QOS_LEVEL,
+    qos.CPU_ENHANCEMENT,
+    qos.MEMORY_ENHANCEMENT,
+    qos.NETWORK_ENHANCEMENT,
+    qos.NUMA_NUMBER,
+    qos.NUMA_IDS,
+)
+
+
+class Quantity(click.ParamType[int]):
+    """A CPU quantity as Kubernetes writes it, in millicores."""
+
+    name = "quantity"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Called by click."""
+        try:
+            return parse_millis(value)
+        except ParseError as error:
+            self.fail(str(error), param, ctx)
+
+
+class Annotation(click.ParamType[tuple[str, str]]):
+    """KEY=VALUE. A key without a domain is one of Katalyst's, and those are checked, since a typo would ask nothing."""
+
+    name = "annotation"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
+        """Called by click."""
+        key, equals, text = value.partition("=")
+        if not equals:
+            self.fail(f"{value!r} is not KEY=VALUE", param, ctx)
+        if "/" not in key:
+            key = f"{qos.DOMAIN}{key}"
+        if key.startswith(qos.DOMAIN) and key not in _KNOWN:
+            known = ", ".join(each.removeprefix(qos.DOMAIN) for each in _KNOWN)
+            self.fail(f"{key!r} means nothing to qrm; known are {known}", param, ctx)
+        return key, text
+
+
+QUANTITY = Quantity()
+ANNOTATION = Annotation()

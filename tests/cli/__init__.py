@@ -1,0 +1,1 @@
+"""Tests of `qrm.cli` and of what `systemd/` installs."""
