@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Meta, Struct, field
@@ -60,6 +60,15 @@ class QosSection(Section, frozen=True):
     kubelet's static CPU manager gives."""
 
 
+class TopologySection(Section, frozen=True):
+    """How close to each other the resources of a container have to be, on machines with several NUMA nodes."""
+
+    policy: Literal["none", "best-effort", "restricted", "single-numa-node", "numeric"] = "best-effort"
+    """As kubelet's --topology-manager-policy; numeric is Katalyst's."""
+    aligned: tuple[str, ...] = ("cpu", "memory")
+    """For the numeric policy: the resources that must be on the same NUMA nodes."""
+
+
 class UpkeepSection(Section, frozen=True):
     """The loops that keep ledger, runtime and kernel in agreement."""
 
@@ -103,6 +112,7 @@ class Config(Section, frozen=True):
     shim: ShimSection = field(default_factory=ShimSection)
     state: StateSection = field(default_factory=StateSection)
     qos: QosSection = field(default_factory=QosSection)
+    topology: TopologySection = field(default_factory=TopologySection)
     upkeep: UpkeepSection = field(default_factory=UpkeepSection)
     metrics: MetricsSection = field(default_factory=MetricsSection)
     log: LogSection = field(default_factory=LogSection)
@@ -131,23 +141,38 @@ def load(path: Path) -> Config:
 def parse(text: str, source: str = "configuration") -> Config:
     """Check TOML `text`; `source` names it in errors. Raises ConfigError as `load` does."""
     try:
-        config = msgspec.convert(tomllib.loads(text), Config)
+        values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{source} is not TOML: {error}") from error
+    try:
+        config = msgspec.convert(values, Config)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{source}: {_located(str(error))}", hint="qrm.toml documents every setting") from error
+        located = _located(str(error), values)
+        raise ConfigError(f"{source}: {located}", hint="qrm.toml documents every setting") from error
     if config.metrics.listen:
         split_address(config.metrics.listen)
     socket_path(config.runtime.endpoint)
     return config
 
 
-def _located(message: str) -> str:
-    """Msgspec's message with the field in front, as it is written in the file."""
-    found = re.fullmatch(r"(?P<what>.*?)(?: - at `\$\.?(?P<where>.*)`)?", message, re.DOTALL)
-    if found is None or not found["where"]:
+def _located(message: str, values: dict[str, Any]) -> str:
+    """Msgspec's message with the field, as it is written in the file, and its value in front."""
+    found = re.fullmatch(r"(?P<what>.*?) - at `\$\.?(?P<where>.*)`", message, re.DOTALL)
+    if found is None:
         return message
-    return f"{found['where']}: {found['what']}"
+    value: Any = values
+    for key in found["where"].split("."):
+        value = value.get(key) if isinstance(value, dict) else None
+    shown = "" if value is None or isinstance(value, dict) else f" = {value!r}"
+    return f"{found['where']}{shown}: {_choices(found['where']) or found['what']}"
+
+
+def _choices(where: str) -> str:
+    """What may stand at `section.key`, where that is one of a few words."""
+    kind: Any = Config
+    for key in where.split("."):
+        kind = get_type_hints(kind).get(key) if isinstance(kind, type) else None
+    return f"must be one of {', '.join(get_args(kind))}" if get_origin(kind) is Literal else ""
 
 
 def split_address(text: str) -> tuple[str, int]:

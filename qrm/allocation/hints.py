@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import combinations
+from itertools import combinations, product
 
 from qrm.allocator import DoesNotFit, TopologyHint
 from qrm.cpuset import NodeSet
@@ -82,14 +82,14 @@ def _choose(hints: Hints, policy: Policy, aligned: frozenset[str]) -> dict[str, 
     if policy is Policy.NUMERIC:
         return _numeric(hints, aligned)
     best: tuple[tuple[int, ...], dict[str, TopologyHint]] | None = None
-    exact = policy is not Policy.BEST_EFFORT
-    for nodes in _candidates(hints, exact=exact):
+    strict = policy is not Policy.BEST_EFFORT
+    for nodes, exact in product(_candidates(hints, exact=strict), (True,) if strict else (True, False)):
         if policy is Policy.SINGLE_NUMA_NODE and len(nodes) != 1:
             continue
         chosen = _within(hints, nodes, exact=exact)
-        if chosen is None or (exact and not _is_exact(chosen, nodes, policy)):
+        if chosen is None or (strict and not _is_exact(chosen, nodes, policy)):
             continue
-        cost = _cost(chosen, nodes)
+        cost = (*_cost(chosen, nodes), _rank(hints, chosen), nodes.mask)
         if best is None or cost < best[0]:
             best = cost, chosen
     return best[1] if best else None
@@ -131,12 +131,17 @@ def _is_exact(chosen: Mapping[str, TopologyHint], nodes: NodeSet, policy: Policy
 
 
 def _cost(chosen: Mapping[str, TopologyHint], nodes: NodeSet) -> tuple[int, ...]:
-    """Less is better: resources apart, resources not where they prefer, nodes in all, nodes by resource, lowest ids."""
+    """Less is better: not all as wanted, resources not where they prefer, nodes in all, resources apart, nodes used."""
     apart = sum(hint.nodes != nodes for hint in chosen.values())
     unloved = sum(not hint.preferred for hint in chosen.values())
     aligned_and_preferred = apart == 0 and unloved == 0
     used = sum(len(hint.nodes) for hint in chosen.values())
-    return (not aligned_and_preferred, unloved, len(nodes), apart, used, nodes.mask)
+    return (not aligned_and_preferred, unloved, len(nodes), apart, used)
+
+
+def _rank(hints: Hints, chosen: Mapping[str, TopologyHint]) -> int:
+    """How far down its own list each resource had to go: an allocator names the place where it loses least first."""
+    return sum(hints[name].index(hint) for name, hint in chosen.items())
 
 
 def _numeric(hints: Hints, aligned: frozenset[str]) -> dict[str, TopologyHint] | None:
@@ -151,7 +156,7 @@ def _numeric(hints: Hints, aligned: frozenset[str]) -> dict[str, TopologyHint] |
             found = base | rest
             unloved = sum(not hint.preferred for hint in rest.values())
             sizes = sorted((len(hint.nodes) for hint in found.values()), reverse=True)
-            cost = (unloved, *sizes, *(found[name].nodes.mask for name in sorted(found)))
+            cost = (unloved, *sizes, _rank(hints, found), *(found[name].nodes.mask for name in sorted(found)))
             if best is None or cost < best[0]:
                 best = cost, found
     return best[1] if best else None

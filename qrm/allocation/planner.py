@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from qrm.allocation.hints import Policy, merge
 from qrm.allocator import (
     Allocation,
     Allocator,
@@ -15,6 +16,7 @@ from qrm.allocator import (
     State,
     TopologyHint,
 )
+from qrm.cpuset import NodeSet
 from qrm.topology.machine import Machine
 
 Holdings = Mapping[str, Mapping[ContainerKey, Holding]]
@@ -33,36 +35,47 @@ class Plan:
     """What changes; the container's own are always among them."""
     hints: Mapping[str, tuple[TopologyHint, ...]]
     """What each allocator offered, best first."""
+    nodes: NodeSet
+    """The NUMA nodes that suit all resources."""
 
     @property
     def own(self) -> Mapping[str, Allocation]:
         """The container's own allocations by resource."""
-        return self.allocations[self.key]
+        return self.allocations.get(self.key, {})
+
+
+@dataclass(frozen=True, slots=True)
+class Alignment:
+    """How close to each other the resources of a container have to be."""
+
+    policy: Policy = Policy.BEST_EFFORT
+    aligned: tuple[str, ...] = ("cpu", "memory")
+    """For the numeric policy: resources that must be on the same NUMA nodes."""
 
 
 class Planner:
-    """Asks the allocators. Holds no state besides the machine."""
+    """Asks the allocators. Holds no state besides the machine and its settings."""
 
-    def __init__(self, machine: Machine, allocators: Sequence[Allocator]) -> None:
+    def __init__(self, machine: Machine, allocators: Sequence[Allocator], alignment: Alignment | None = None) -> None:
         self.machine = machine
         self.allocators = tuple(allocators)
+        self.alignment = alignment or Alignment()
 
     def plan(self, request: ResourceRequest, holdings: Holdings) -> Plan:
         """Where `request`'s container shall run.
 
-        Each allocator's best hint is taken. (With more than one allocator their hints are to be merged here first.)
-
         Raises:
-            DoesNotFit: an allocator has no room; the message carries its numbers.
+            DoesNotFit: an allocator has no room, or no NUMA nodes suit all of them; the message carries the numbers.
             BadRequest: the request contradicts itself or the machine.
         """
         states = {each.resource: State(self.machine, holdings.get(each.resource, {})) for each in self.allocators}
         hints = {each.resource: tuple(each.hints(request, states[each.resource])) for each in self.allocators}
+        merged = merge(hints, self.alignment.policy, self.machine.cpu_nodes, self.alignment.aligned)
         allocations: Allocations = {}
         for each in self.allocators:
-            changes = each.allocate(request, hints[each.resource][0], states[each.resource])
+            changes = each.allocate(request, merged.chosen[each.resource], states[each.resource])
             _add(allocations, each.resource, changes.allocations)
-        return Plan(request.key, allocations, hints)
+        return Plan(request.key, allocations, hints, merged.nodes)
 
     def settle(self, holdings: Holdings) -> Allocations:
         """What changes for those that stay after others left, exited or shrank."""

@@ -11,8 +11,9 @@ from pathlib import Path
 import structlog
 
 from qrm.allocation.book import Book
+from qrm.allocation.hints import Policy
 from qrm.allocation.placements import Placements
-from qrm.allocation.planner import Planner
+from qrm.allocation.planner import Alignment, Planner
 from qrm.allocation.registry import load_allocators
 from qrm.config import RELOADABLE, Config
 from qrm.enforcement.cgroup import Cgroups
@@ -46,7 +47,8 @@ class Node:
         self.started = time.time()
         self.metrics = metrics
         machine = read_machine(Path(config.host.sysfs))
-        self.planner = Planner(machine, load_allocators(config.allocators))
+        alignment = Alignment(Policy(config.topology.policy), config.topology.aligned)
+        self.planner = Planner(machine, load_allocators(config.allocators), alignment)
         self.book = Book(self.planner, ledger)
         self.channel = open_channel(config.runtime.endpoint, config.shim.max_message_bytes)
         # A channel of our own: a big reply on its way to kubelet never delays a push.
@@ -94,6 +96,11 @@ class Node:
         self.upkeep.count()
         self.context.ready.set()
         log.info("ready", containers=len(self.book.ledger), adopted=adopted)
+
+    async def grow(self) -> None:
+        """Let growth begin once it is known who runs where: a ledger that was behind would give away their CPUs."""
+        await self.context.ready.wait()
+        await self.growth.run()
 
 
 @asynccontextmanager

@@ -40,6 +40,14 @@ def test_one_node_that_suits_all_is_taken(policy: Policy) -> None:
     assert str(merged(policy, cpu="2 3", memory="2 3").nodes) == "2"
 
 
+@pytest.mark.parametrize("policy", [each for each in Policy if each is not Policy.NONE])
+def test_among_equals_the_allocators_own_order_decides(policy: Policy) -> None:
+    """An allocator names the node that suits it best first, by best fit for example."""
+    assert str(merged(policy, cpu="2 0 1").nodes) == "2"
+    assert str(merged(policy, cpu="2 0 1", memory="0 2 3").nodes) in ("0", "2")
+    assert str(merged(policy, cpu="2 1 0", memory="3 2 0").nodes) == "2"
+
+
 def test_without_a_policy_each_goes_where_it_is_best() -> None:
     """none aligns nothing."""
     found = merged(Policy.NONE, cpu="1", memory="2", nic="3")
