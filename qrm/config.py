@@ -60,6 +60,28 @@ class QosSection(Section, frozen=True):
     kubelet's static CPU manager gives."""
 
 
+class KubeletSection(Section, frozen=True):
+    """kubelet's pod list, which has what CRI does not carry: memory and extended requests, container kinds."""
+
+    pods_url: str = ""
+    """Such as https://127.0.0.1:10250/pods, or http://127.0.0.1:10255/pods (the read-only port, which any process on
+    the node can bind while kubelet does not); empty: kubelet is not asked."""
+    token_file: str = ""
+    """A bearer token, read anew each time; https only. Its user needs get on nodes/proxy (nodes/pods from 1.33)."""
+    certificate_file: str = ""
+    """A client certificate, PEM."""
+    key_file: str = ""
+    """Its key; empty where it is in the same file."""
+    ca_file: str = ""
+    """The CA of kubelet's serving certificate; empty: the system's."""
+    skip_verification: bool = False
+    """Trust any certificate."""
+    budget_seconds: Positive = 0.5
+    """How long one container may wait for kubelet in all."""
+    max_age_seconds: Positive = 30.0
+    """How old a list may be that is answered from; a pod's requests can change (Katalyst: 30 s)."""
+
+
 class TopologySection(Section, frozen=True):
     """How close to each other the resources of a container have to be, on machines with several NUMA nodes."""
 
@@ -112,6 +134,7 @@ class Config(Section, frozen=True):
     shim: ShimSection = field(default_factory=ShimSection)
     state: StateSection = field(default_factory=StateSection)
     qos: QosSection = field(default_factory=QosSection)
+    kubelet: KubeletSection = field(default_factory=KubeletSection)
     topology: TopologySection = field(default_factory=TopologySection)
     upkeep: UpkeepSection = field(default_factory=UpkeepSection)
     metrics: MetricsSection = field(default_factory=MetricsSection)

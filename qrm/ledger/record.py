@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from qrm.allocator import Allocation, ContainerKey, Holding, ResourceRequest, TopologyHint
-from qrm.cpuset import CPUSet
+from qrm.allocator import MEMORY, Allocation, ContainerKey, Holding, ResourceRequest, TopologyHint
+from qrm.cpuset import CPUSet, NodeSet
 
 CPU = "cpu"
 
@@ -51,6 +51,12 @@ class Record:
         """Where it shall run; None where qrm does not say."""
         allocation = self.allocations.get(CPU)
         return allocation.cpus if allocation else None
+
+    @property
+    def mems(self) -> NodeSet | None:
+        """The NUMA nodes that its memory may be on; None where qrm does not say."""
+        allocation = self.allocations.get(MEMORY)
+        return allocation.nodes if allocation else None
 
     @property
     def is_pod(self) -> bool:

@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 import msgspec
 import structlog
 
+from qrm.config import KubeletSection
 from qrm.errors import ConfigError, QrmError
 
 FIRST_PAUSE, LONGEST_PAUSE = 2.0, 60.0
@@ -32,20 +33,6 @@ _CHUNK, _LARGEST = 1 << 16, 64 << 20
 """Bytes at a time, and in all: a node's pods, 1000 of them with 64 KiB each."""
 
 log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class KubeletAccess:
-    """Where and how kubelet is asked; the section `[kubelet]` of the configuration."""
-
-    pods_url: str
-    token_file: str = ""
-    certificate_file: str = ""
-    key_file: str = ""
-    ca_file: str = ""
-    skip_verification: bool = False
-    budget_seconds: float = 0.5
-    max_age_seconds: float = 30.0
 
 
 class _NoAnswer(QrmError):
@@ -87,8 +74,8 @@ class KubeletPods:
         ConfigError: `access` contradicts itself.
     """
 
-    def __init__(self, access: KubeletAccess, *, clock: Callable[[], float] = time.monotonic) -> None:
-        check(access)
+    def __init__(self, access: KubeletSection, *, clock: Callable[[], float] = time.monotonic) -> None:
+        _check(access)
         self.last_error = ""
         """Why the last attempt failed and what to do about it; empty when it did not, or there was none yet."""
         self._access = access
@@ -165,7 +152,7 @@ class KubeletPods:
         self.last_error = error
 
 
-def check(access: KubeletAccess) -> None:
+def _check(access: KubeletSection) -> None:
     """Raise ConfigError where `access` can never work, naming the setting."""
     url = urlsplit(access.pods_url)
     if url.scheme not in ("http", "https") or not url.hostname:
@@ -175,7 +162,7 @@ def check(access: KubeletAccess) -> None:
         raise ConfigError("kubelet.token_file: a token is sent over https only", hint="change kubelet.pods_url")
 
 
-def _fetch(access: KubeletAccess, asked_at: float) -> _Listed:
+def _fetch(access: KubeletSection, asked_at: float) -> _Listed:
     """Ask kubelet and sort its answer, in the thread."""
     try:
         items = msgspec.json.decode(_get(access), type=_PodList).items or []
@@ -197,7 +184,7 @@ def _fetch(access: KubeletAccess, asked_at: float) -> _Listed:
     return listed
 
 
-def _get(access: KubeletAccess) -> bytes:
+def _get(access: KubeletSection) -> bytes:
     """The body of kubelet's answer; raises _NoAnswer."""
     deadline = time.monotonic() + access.budget_seconds
     headers = {"Accept": "application/json"}
@@ -216,7 +203,7 @@ def _get(access: KubeletAccess) -> bytes:
         return bytes(body)
 
 
-def _connection(access: KubeletAccess) -> http.client.HTTPConnection:
+def _connection(access: KubeletSection) -> http.client.HTTPConnection:
     url = urlsplit(access.pods_url)
     host = url.hostname or ""
     if url.scheme == "http":
@@ -235,10 +222,10 @@ def _connection(access: KubeletAccess) -> http.client.HTTPConnection:
 
 
 def _token(path: str) -> str:
-    """The token, read anew each time, because the kubelet of a pod's token volume replaces it hourly."""
+    """The token, read anew each time, because tokens of service accounts are replaced hourly."""
     with _readable("kubelet.token_file", path):
         token = Path(path).read_text(encoding="ascii").strip()
-        if not token or not token.isprintable() or " " in token:
+        if len(token.split()) != 1:
             raise ValueError("it does not hold one token")
         return token
 
@@ -252,7 +239,7 @@ def _readable(setting: str, path: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _explained(access: KubeletAccess) -> Iterator[None]:
+def _explained(access: KubeletSection) -> Iterator[None]:
     """Turn what goes wrong on the way to kubelet into words."""
     url, hint = access.pods_url, "check kubelet.pods_url"
     try:
@@ -270,12 +257,12 @@ def _explained(access: KubeletAccess) -> Iterator[None]:
         raise _NoAnswer(f"{url} {what}", hint=hint) from None
 
 
-def _too_slow(access: KubeletAccess) -> _NoAnswer:
+def _too_slow(access: KubeletSection) -> _NoAnswer:
     hint = "raise kubelet.budget_seconds if kubelet is merely slow"
     return _NoAnswer(f"{access.pods_url} did not answer within {access.budget_seconds:g} s", hint=hint)
 
 
-def _refused(status: int, access: KubeletAccess) -> _NoAnswer:
+def _refused(status: int, access: KubeletSection) -> _NoAnswer:
     shown, hint = access.token_file or access.certificate_file, "check kubelet.pods_url"
     if status == http.client.UNAUTHORIZED and shown:
         hint = f"kubelet does not accept {shown}: is it of this cluster, and still valid?"

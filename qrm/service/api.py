@@ -77,6 +77,14 @@ class Explanation(Struct, frozen=True):
     """The cpuset in the cgroup now; empty where the container does not run."""
     cgroup: str
     created: float
+    source: str = ""
+    """Where the requests were learned: annotation, kubelet or cri."""
+    quantities: dict[str, int] = {}
+    """What is asked besides CPU, by resource name."""
+    mems: str = ""
+    """The NUMA nodes that its memory may be on; empty where qrm does not say."""
+    devices: dict[str, str] = {}
+    """By resource."""
 
 
 class Change(Struct, frozen=True):

@@ -25,6 +25,7 @@ async def examine(node: Node) -> api.Doctor:
         *(api.Feature(f"allocator {each.resource}", ON, type(each).__module__) for each in node.planner.allocators),
         _static_cpu_manager(node),
         _unmanaged(node),
+        _pod_source(node),
         api.Feature(
             "metrics", ON if config.metrics.listen else OFF, config.metrics.listen or "metrics.listen is empty"
         ),
@@ -60,6 +61,16 @@ def _unmanaged(node: Node) -> api.Feature:
     if count:
         return api.Feature("all containers placed", DEGRADED, f"{count} passed unmanaged; the log says why")
     return api.Feature("all containers placed", ON, "none is unmanaged")
+
+
+def _pod_source(node: Node) -> api.Feature:
+    """Where requests come from that CRI does not carry."""
+    name = "kubelet's pod list"
+    if node.kubelet is None:
+        return api.Feature(name, OFF, "kubelet.pods_url is empty: requests are what CRI and qrm.io/resources say")
+    if node.kubelet.last_error:
+        return api.Feature(name, DEGRADED, node.kubelet.last_error)
+    return api.Feature(name, ON, node.config.kubelet.pods_url)
 
 
 def _asks_cpuset(asked: bytes) -> bool:

@@ -23,8 +23,10 @@ from qrm.enforcement.pushes import Pusher
 from qrm.enforcement.runtime import RuntimeClient
 from qrm.ledger.store import Ledger, open_ledger
 from qrm.metrics import Metrics
+from qrm.pods.kubelet import KubeletPods
 from qrm.pods.model import QosLevel
 from qrm.pods.request import QosDefaults
+from qrm.pods.source import PodSource
 from qrm.service import logs
 from qrm.shim.context import Context
 from qrm.topology.sysfs import read_machine
@@ -60,7 +62,9 @@ class Node:
         drift = Drift(self.placements, self.kernel)
         self.upkeep = Upkeep(self.placements, self.runtime, self.observer, drift, self.defaults)
         self.growth = Growth(self.placements)
-        self.context = Context(self.placements, self.observer, self.defaults, config.shim.budget_seconds)
+        self.kubelet = KubeletPods(config.kubelet) if config.kubelet.pods_url else None
+        source = PodSource(self.kubelet)
+        self.context = Context(self.placements, self.observer, source, self.defaults, config.shim.budget_seconds)
 
     def defaults(self) -> QosDefaults:
         """The level of pods that name none."""
@@ -118,6 +122,8 @@ async def build(config: Config, metrics: Metrics) -> AsyncIterator[Node]:
         try:
             yield node
         finally:
+            if node.kubelet is not None:
+                node.kubelet.close()
             await node.own_channel.close()
             await node.channel.close()
     finally:

@@ -67,7 +67,7 @@ async def _tasks(node: Node) -> AsyncIterator[None]:
     """Every loop of the process."""
     loops: dict[str, Callable[[], Awaitable[None]]] = {
         "compare": node.compare_at_start,
-        "growth": node.growth.run,
+        "growth": node.grow,
         "upkeep": lambda: periodic("upkeep", lambda: node.config.upkeep.drift_seconds, node.upkeep.cycle),
         "watchdog": watchdog,
     }

@@ -53,6 +53,10 @@ def explanation(record: Record, *, kernel: str = "", cgroup: str = "") -> api.Ex
         kernel=kernel,
         cgroup=cgroup,
         created=record.created,
+        source=record.request.source,
+        quantities=dict(record.request.quantities),
+        mems=str(record.mems or ""),
+        devices={resource: held.device for resource, held in record.allocations.items() if held.device},
     )
 
 

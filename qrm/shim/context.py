@@ -15,6 +15,7 @@ from qrm.enforcement.channel import CallError
 from qrm.errors import BadRequest, DoesNotFit, LedgerError
 from qrm.pods.model import QosLevel
 from qrm.pods.request import QosDefaults
+from qrm.pods.source import PodSource
 from qrm.shim.failpolicy import TABLE, Action, Cause
 from qrm.upkeep.observe import Observer
 
@@ -27,6 +28,8 @@ class Context:
 
     placements: Placements
     observer: Observer
+    source: PodSource
+    """Completes what CRI tells of a request."""
     defaults: Callable[[], QosDefaults]
     """The node's QoS defaults, which a reload may change."""
     budget_seconds: float

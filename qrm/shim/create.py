@@ -33,7 +33,7 @@ class CreateContainer:
         context = self._context
         with context.refusals(), self._placements.metrics.step("read"):
             message = cri.CreateContainerRequest.FromString(exchange.request)
-            ask = self._read(message)
+            ask = await self._read(message)
         with context.refusals():
             try:
                 async with asyncio.timeout(context.budget_seconds):
@@ -47,8 +47,9 @@ class CreateContainer:
                 return await self._pass_unmanaged(exchange, ask)
         return await self._forward(exchange, message, reservation)
 
-    def _read(self, message: cri.CreateContainerRequest) -> Ask:
-        request = read_request(message, self._context.defaults())
+    async def _read(self, message: cri.CreateContainerRequest) -> Ask:
+        told = read_request(message, self._context.defaults())
+        request = await self._context.source.complete(told, message.sandbox_config.annotations)
         asked = message.config.linux.resources.SerializeToString(deterministic=True)
         return Ask(request, message.pod_sandbox_id, message.config.metadata.attempt, asked)
 

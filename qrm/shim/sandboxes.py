@@ -7,6 +7,7 @@ import time
 import grpc
 
 from qrm.enforcement.channel import CallError
+from qrm.pods.declared import read_declared, with_bandwidth
 from qrm.pods.request import read_sandbox_qos
 from qrm.shim.context import Context
 from qrm.shim.exchange import Exchange
@@ -26,6 +27,7 @@ class SandboxCalls:
         message = cri.RunPodSandboxRequest.FromString(exchange.request)
         with self._context.refusals():
             read_sandbox_qos(message.config, self._context.defaults())
+            with_bandwidth(read_declared(message.config.annotations), message.config.annotations)
         return await exchange.forward(exchange.request)
 
     async def stop(self, exchange: Exchange) -> bytes:
