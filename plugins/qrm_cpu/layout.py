@@ -61,7 +61,7 @@ def lay(ground: Ground, settings: Settings, exclusive: int, share: Demand, carve
     A pool keeps the CPUs that it has. Where there are too few for all, pools shrink in proportion; where there is not
     even one for each, they share all of them.
     """
-    pooled = ground.assignable
+    pooled = ground.assignable & ~exclusive
     common = pooled or ground.usable & ~exclusive or ground.reserve or ground.usable
     named = [demand for demand in carved.values() if demand.node is None]
     avoid = union(demand.sticky for demand in named)

@@ -64,6 +64,7 @@ class Book:
             elif key == template.request.pod_key:
                 record = replace(record or template, key=key, request=template.request, sandbox_id=template.sandbox_id)
                 record = replace(record, container_id="", asked=b"", hints={}, applied=None, running=True)
+                record = replace(record, applied_mems=None)
                 if self.ledger.get(key) is None:
                     record = replace(record, allocations={})
             elif record is None:
@@ -96,6 +97,10 @@ class Book:
     def due(self) -> Iterable[Record]:
         """The live containers whose cpuset differs from what the runtime last confirmed."""
         return (record for record in self.ledger if record.push_due)
+
+    def mems_due(self) -> Iterable[Record]:
+        """As `due`, for memory nodes."""
+        return (record for record in self.ledger if record.mems_due)
 
     def _index(self, record: Record) -> None:
         self._by_pod[record.key.pod_uid].add(record.key)

@@ -15,19 +15,14 @@ import structlog
 
 from qrm.allocation.book import Book
 from qrm.allocation.planner import Plan
+from qrm.allocation.telling import Teller
 from qrm.allocator import ContainerKey, ResourceRequest
 from qrm.cpuset import CPUSet
-from qrm.enforcement.locks import ContainerLocks
-from qrm.enforcement.pushes import Outcome, Pusher
-from qrm.errors import LedgerError, QrmError
-from qrm.ledger.record import CPU, Mark, Record
+from qrm.errors import LedgerError
+from qrm.ledger.record import Mark, Record
 from qrm.metrics import Metrics
 
 log = structlog.get_logger(__name__)
-
-
-class ShrinkFailed(QrmError):
-    """A running container could not be taken off CPUs that a new one needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +48,10 @@ class Reservation:
 class Placements:
     """All changes to what containers hold go through here."""
 
-    def __init__(self, book: Book, pusher: Pusher, metrics: Metrics, locks: ContainerLocks) -> None:
+    def __init__(self, book: Book, teller: Teller, metrics: Metrics) -> None:
         self.book = book
-        self.pusher = pusher
+        self.teller = teller
         self.metrics = metrics
-        self.locks = locks
         self.due = asyncio.Event()
         """Set when containers may be waiting for a push."""
         self.in_flight: set[ContainerKey] = set()
@@ -75,14 +69,14 @@ class Placements:
             reservation, others = self._reserve(ask)
         record = reservation.record
         key = record.key
-        log.info("planned", **_named(record), cpus=str(record.cpus), moving=len(others))
+        log.info("planned", **record.named, cpus=str(record.cpus), moving=len(others))
         self.in_flight.add(key)
         self._since[key] = time.monotonic()
         try:
             with self.metrics.step("record"):
                 await self.book.ledger.flush()
             with self.metrics.step("shrink"):
-                await self._shrink(record, others)
+                await self.teller.shrink(record, others)
         except BaseException:
             self._undo(reservation)
             raise
@@ -106,7 +100,7 @@ class Placements:
         """
         with self.metrics.step("commit"):
             self.carried_out(reservation.record, container_id, cpus)
-        await self.push(reservation.record.key)
+        await self.teller.push(reservation.record.key, mems=True)
 
     def carried_out(self, pending: Record, container_id: str, cpus: CPUSet | None) -> None:
         """The memory's part of `commit`, if the line still stands. None: it is not known on what the container runs."""
@@ -115,7 +109,8 @@ class Placements:
         if record is None or record.attempt != pending.attempt:
             return
         self._since[pending.key] = time.monotonic()
-        self.book.put(replace(record, container_id=container_id, applied=cpus))
+        mems = record.mems if cpus else None
+        self.book.put(replace(record, container_id=container_id, applied=cpus, applied_mems=mems))
         self.due.set()
 
     def revert(self, reservation: Reservation) -> None:
@@ -138,7 +133,8 @@ class Placements:
         record = self.book.ledger.find(container_id)
         if record is not None:
             self.in_flight.discard(record.key)
-            self.book.put(replace(record, asked=asked, applied=cpus))
+            mems = record.mems if cpus else None
+            self.book.put(replace(record, asked=asked, applied=cpus, applied_mems=mems))
             self.due.set()
 
     def note_unmanaged(self, ask: Ask, container_id: str) -> None:
@@ -161,7 +157,7 @@ class Placements:
             if self.book.ledger.get(record.key) == record:
                 self.book.drop(record.key)
                 self._since.pop(record.key, None)
-                log.info("released", **_named(record), cpus=str(record.cpus))
+                log.info("released", **record.named, cpus=str(record.cpus))
                 pods.add(record.key.pod_uid)
         for pod_uid in pods:
             self.book.drop_pod_if_empty(pod_uid)
@@ -197,29 +193,6 @@ class Placements:
             log.error("ledger not written", error=str(error), next="with the next change")
             self.metrics.failures.labels("ledger", "", "kept").inc()
 
-    async def push(self, key: ContainerKey) -> Outcome:
-        """Tell the container at `key` its cpuset if that is due, and write down what the runtime confirmed."""
-        record = self.book.ledger.get(key)
-        if record is None or not record.push_due:
-            return Outcome.APPLIED
-        async with self.locks.of(record.container_id):
-            return await self.push_locked(record.container_id)
-
-    async def push_locked(self, container_id: str) -> Outcome:
-        """As `push`, for a caller that holds the container's lock."""
-        record = self.book.ledger.find(container_id)
-        if record is None or not record.push_due or record.cpus is None:
-            return Outcome.APPLIED
-        cpus = record.cpus
-        outcome = await self.pusher.push(container_id, cpus)
-        log.info("pushed", **_named(record), cpus=str(cpus), before=str(record.applied), outcome=outcome)
-        current = self.book.ledger.find(container_id)
-        if current is not None and outcome is Outcome.APPLIED:
-            self.book.put(replace(current, applied=cpus))
-        elif current is not None and outcome is Outcome.GONE:
-            self.book.put(replace(current, running=False))
-        return outcome
-
     def _set_running(self, container_ids: Iterable[str], *, running: bool) -> None:
         changed = False
         for container_id in container_ids:
@@ -230,25 +203,6 @@ class Placements:
                 changed = True
         if changed:
             self.settle()
-
-    async def _shrink(self, record: Record, others: Iterable[ContainerKey]) -> None:
-        """Take others off the CPUs that they lose, and wait until the runtime has confirmed it.
-
-        Among them are those that have lost CPUs to an earlier change and not been told yet, if `record` gets these.
-        """
-        allocation = record.allocations.get(CPU)
-        exclusive = allocation.exclusive if allocation else CPUSet()
-        changed = set(others)
-        losing = [
-            each.key
-            for each in self.book.due()
-            if each.key != record.key and _loses(each, None if each.key in changed else exclusive)
-        ]
-        outcomes = await asyncio.gather(*(self.push(key) for key in losing))
-        stuck = [key for key, outcome in zip(losing, outcomes, strict=True) if outcome is Outcome.FAILED]
-        if stuck:
-            names = ", ".join(f"{key.pod_uid}/{key.container}" for key in stuck)
-            raise ShrinkFailed(f"cannot take CPUs back from {names}", hint="the log has the runtime's answer")
 
     def _reserve(self, ask: Ask) -> tuple[Reservation, tuple[ContainerKey, ...]]:
         plan: Plan = self.book.plan(ask.request)
@@ -273,6 +227,7 @@ class Placements:
             return
         if previous is None:
             self.book.drop(record.key)
+            self._since.pop(record.key, None)
             self.book.drop_pod_if_empty(record.key.pod_uid)
         elif previous.container_id == current.container_id:
             current = replace(current, request=previous.request, asked=previous.asked, hints=previous.hints)
@@ -280,18 +235,3 @@ class Placements:
         else:
             self.book.put(previous)
         self.settle()
-
-
-def _named(record: Record) -> dict[str, str]:
-    """How a container is called in the log."""
-    return {"pod": str(record.request.pod), "container": record.key.container, "attempt": str(record.attempt)}
-
-
-def _loses(record: Record, wanted: CPUSet | None) -> bool:
-    """Whether a live container runs on CPUs that it is to leave, and (with `wanted`) these are among them."""
-    if record.cpus is None:
-        return False
-    if record.applied is None:
-        return True
-    lost = record.applied - record.cpus
-    return bool(lost if wanted is None else lost & wanted)

@@ -14,10 +14,8 @@ from qrm.errors import QrmError
 from qrm.service import api
 
 SOCKET = Path("/run/qrm/admin.sock")
-TIMEOUT = 30.0
-"""Seconds for one answer. The service waits for the container runtime in some of them."""
-
-_OPTIONS = (("grpc.max_receive_message_length", -1),)
+TIMEOUT = 40.0
+"""Seconds for one answer; in some of them the service itself waits for the container runtime, at most 30."""
 
 Answer = TypeVar("Answer")
 
@@ -59,7 +57,12 @@ class Client:
 
     def _ask(self, method: str, request: bytes, answer: type[Answer]) -> Answer:
         self._knock()
-        with grpc.insecure_channel(f"unix:{self.path}", options=_OPTIONS) as channel:
+        options = [
+            ("grpc.max_receive_message_length", -1),
+            # By default a service that accepts and says nothing is taken to be away after 20 s.
+            ("grpc.min_reconnect_backoff_ms", int(self.timeout * 1000) + 1000),
+        ]
+        with grpc.insecure_channel(f"unix:{self.path}", options=options) as channel:
             call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(api.PREFIX + method)
             try:
                 reply = call(request, timeout=self.timeout)

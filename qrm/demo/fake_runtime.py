@@ -75,7 +75,13 @@ class FakeRuntime:
     async def start(self) -> None:
         """Listen, with the pods and containers that there were."""
         server = grpc.aio.server(
-            options=[("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)],
+            options=[
+                ("grpc.max_receive_message_length", -1),
+                ("grpc.max_send_message_length", -1),
+                # grpc-core refuses some metadata over 8 KiB, by chance; grpc-go does not.
+                ("grpc.max_metadata_size", 1 << 20),
+                ("grpc.absolute_max_metadata_size", 1 << 20),
+            ],
         )
         server.add_generic_rpc_handlers((self._service,))
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from qrm.cpuset import CPUSet
+from qrm.cpuset import CPUSet, NodeSet
 from qrm.errors import ParseError
 
 
@@ -18,6 +18,8 @@ class KernelCpuset:
     """What was asked for (cpuset.cpus); empty means "as the parent" on cgroup v2."""
     effective: CPUSet
     """What is in force (cpuset.cpus.effective; cpuset.effective_cpus on v1)."""
+    mems: NodeSet
+    """The memory nodes in force, which the kernel takes from the parent where none are asked for."""
 
 
 class Cgroups:
@@ -59,6 +61,7 @@ def read_cpuset(path: Path, *, v2: bool) -> KernelCpuset | None:
     try:
         cpus = CPUSet.parse((path / "cpuset.cpus").read_text())
         effective = CPUSet.parse((path / ("cpuset.cpus.effective" if v2 else "cpuset.effective_cpus")).read_text())
+        mems = NodeSet.parse((path / ("cpuset.mems.effective" if v2 else "cpuset.mems")).read_text())
     except (OSError, ParseError):
         return None
-    return KernelCpuset(path, cpus, effective)
+    return KernelCpuset(path, cpus, effective, mems)

@@ -1,4 +1,4 @@
-"""Tells the runtime a running container's new cpuset."""
+"""Tells the runtime a running container's new cpuset and memory nodes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 import grpc
 import structlog
 
-from qrm.cpuset import CPUSet
+from qrm.cpuset import CPUSet, NodeSet
 from qrm.enforcement.channel import CallError
 from qrm.enforcement.runtime import RuntimeClient
 from qrm.metrics import Metrics
@@ -25,28 +25,32 @@ class Outcome(StrEnum):
     GONE = "gone"
     """The container is not there any more, which is as good."""
     FAILED = "failed"
+    WAITS = "waits"
+    """Nothing was sent: another container has to leave these CPUs first."""
 
 
 class Pusher:
-    """Sends cpusets to containers."""
+    """Sends cpusets and memory nodes to containers."""
 
     def __init__(self, runtime: RuntimeClient, metrics: Metrics) -> None:
         self._runtime = runtime
         self._metrics = metrics
 
-    async def push(self, container_id: str, cpus: CPUSet) -> Outcome:
-        """Make `container_id` run on `cpus`. An empty set would mean "unchanged" in CRI and is refused here.
+    async def push(self, container_id: str, *, cpus: CPUSet | None = None, mems: NodeSet | None = None) -> Outcome:
+        """Make `container_id` run on `cpus` and have its memory on `mems`; what is None stays as it is.
 
-        A failure is logged and counted, never raised: who asked decides what it means.
+        A failure is logged and counted, never raised: who asked decides what it means. An empty set would mean
+        "unchanged" in CRI and is refused here.
         """
-        if not cpus:
-            raise ValueError("an empty cpuset cannot be pushed")
+        if (cpus is not None and not cpus) or (mems is not None and not mems):
+            raise ValueError("an empty set cannot be pushed")
+        resources = cri.LinuxContainerResources(cpuset_cpus=str(cpus or ""), cpuset_mems=str(mems or ""))
         outcome = Outcome.APPLIED
         try:
-            await self._runtime.update(container_id, cri.LinuxContainerResources(cpuset_cpus=str(cpus)))
+            await self._runtime.update(container_id, resources)
         except CallError as error:
             outcome = Outcome.GONE if _is_gone(error) else Outcome.FAILED
-            log.warning("runtime refused", id=container_id, cpus=str(cpus), outcome=outcome, error=error.details)
+            log.warning("runtime refused", id=container_id, cpus=str(cpus), mems=str(mems), error=error.details)
         self._metrics.pushes.labels(str(outcome)).inc()
         return outcome
 

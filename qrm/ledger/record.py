@@ -43,6 +43,8 @@ class Record:
     """kubelet's own LinuxContainerResources, serialised."""
     applied: CPUSet | None = None
     """The cpuset that the runtime last confirmed; None before the first time."""
+    applied_mems: NodeSet | None = None
+    """The memory nodes that the runtime last confirmed; None before the first time."""
     created: float = 0.0
     """Unix time of the first planning of this instance."""
 
@@ -59,6 +61,11 @@ class Record:
         return allocation.nodes if allocation else None
 
     @property
+    def named(self) -> dict[str, str]:
+        """How it is called in the log."""
+        return {"pod": str(self.request.pod), "container": self.key.container, "attempt": str(self.attempt)}
+
+    @property
     def is_pod(self) -> bool:
         """Whether this line stands for the pod as a whole."""
         return not self.key.container
@@ -72,6 +79,11 @@ class Record:
     def push_due(self) -> bool:
         """Whether a live container's cpuset differs from what the runtime last confirmed."""
         return bool(self.container_id) and self.running and self.cpus is not None and self.applied != self.cpus
+
+    @property
+    def mems_due(self) -> bool:
+        """As `push_due`, for the memory nodes."""
+        return bool(self.container_id) and self.running and self.mems is not None and self.applied_mems != self.mems
 
     def holding(self, resource: str) -> Holding | None:
         """The record as an allocator of `resource` sees it."""

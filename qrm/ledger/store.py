@@ -38,6 +38,7 @@ class Ledger:
         self._records = dict(records)
         self._by_id = {record.container_id: record.key for record in records.values() if record.container_id}
         self._dirty: set[ContainerKey] = set()
+        self._writing: set[ContainerKey] = set()
         self._lock = asyncio.Lock()
         self._thread = ThreadPoolExecutor(1, "ledger")
 
@@ -70,6 +71,10 @@ class Ledger:
         if self._records.pop(key, None) is not None:
             self._dirty.add(key)
 
+    def is_durable(self, key: ContainerKey) -> bool:
+        """Whether the line at `key` has reached the disk as it stands, with all that was changed together with it."""
+        return key not in self._dirty and key not in self._writing
+
     async def flush(self) -> None:
         """Make everything that changed durable, in one transaction.
 
@@ -81,6 +86,7 @@ class Ledger:
             if not keys:
                 return
             lines = [(key, encode(self._records[key]) if key in self._records else None) for key in keys]
+            self._writing = keys
             try:
                 await asyncio.get_running_loop().run_in_executor(self._thread, self._write, lines)
             except BaseException as error:
@@ -90,6 +96,8 @@ class Ledger:
                         f"cannot write {self.path}: {error}", hint="is its disk full or read-only?"
                     ) from error
                 raise
+            finally:
+                self._writing = set()
 
     def close(self) -> None:
         """Wait for the writes under way and close the file."""

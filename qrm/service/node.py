@@ -15,6 +15,7 @@ from qrm.allocation.hints import Policy
 from qrm.allocation.placements import Placements
 from qrm.allocation.planner import Alignment, Planner
 from qrm.allocation.registry import load_allocators
+from qrm.allocation.telling import Teller
 from qrm.config import RELOADABLE, Config
 from qrm.enforcement.cgroup import Cgroups
 from qrm.enforcement.channel import CallError, open_channel
@@ -56,7 +57,9 @@ class Node:
         # A channel of our own: a big reply on its way to kubelet never delays a push.
         self.own_channel = open_channel(config.runtime.endpoint, config.shim.max_message_bytes)
         self.runtime = RuntimeClient(self.own_channel)
-        self.placements = Placements(self.book, Pusher(self.runtime, metrics), metrics, ContainerLocks())
+        self.placements = Placements(
+            self.book, Teller(self.book, Pusher(self.runtime, metrics), ContainerLocks()), metrics
+        )
         self.observer = Observer(self.placements, uncertain_seconds=config.upkeep.uncertain_seconds)
         self.kernel = Kernel(self.runtime, Cgroups(Path(config.host.cgroup), Path(config.host.proc)))
         drift = Drift(self.placements, self.kernel)

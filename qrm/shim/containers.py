@@ -37,7 +37,7 @@ class ContainerCalls:
         serialised = asked.SerializeToString(deterministic=True)
         reservation = await self._replan(record, asked, serialised)
         try:
-            async with self._placements.locks.of(message.container_id):
+            async with self._placements.teller.locks.of(message.container_id):
                 record = self._ledger.find(message.container_id) or record
                 pin(message.linux, record)
                 reply = await exchange.forward(message.SerializeToString())
@@ -77,8 +77,8 @@ class ContainerCalls:
         container_id = cri.StartContainerRequest.FromString(exchange.request).container_id
         if self._ledger.find(container_id) is None:
             return await exchange.forward(exchange.request)
-        async with self._placements.locks.of(container_id):
-            await self._placements.push_locked(container_id)
+        async with self._placements.teller.locks.of(container_id):
+            await self._placements.teller.push_locked(container_id, mems=True)
             try:
                 return await exchange.forward(exchange.request)
             except CallError as error:
@@ -131,5 +131,7 @@ def restore(shown: cri.LinuxContainerResources, record: Record) -> None:
         return
     asked = cri.LinuxContainerResources.FromString(record.asked)
     shown.cpuset_cpus = asked.cpuset_cpus
+    if record.mems:
+        shown.cpuset_mems = asked.cpuset_mems
     if allocation.exclusive:
         shown.cpu_quota = asked.cpu_quota

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 import grpc
 import structlog
 
-from qrm.allocation.placements import Placements, ShrinkFailed
+from qrm.allocation.placements import Placements
+from qrm.allocation.telling import ShrinkFailed
 from qrm.enforcement.channel import CallError
 from qrm.errors import BadRequest, DoesNotFit, LedgerError
 from qrm.pods.model import QosLevel

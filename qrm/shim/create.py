@@ -94,11 +94,13 @@ def place(config: cri.ContainerConfig, record: Record) -> None:
 
 
 def pin(resources: cri.LinuxContainerResources, record: Record) -> None:
-    """Put our cpuset in place of kubelet's, and take the CFS quota off CPUs that nobody else uses."""
+    """Put our CPUs and memory nodes in place of kubelet's, and take the CFS quota off CPUs that nobody else uses."""
     allocation = record.allocations.get(CPU)
     if allocation is None:
         return
     resources.cpuset_cpus = str(allocation.cpus)
+    if record.mems:
+        resources.cpuset_mems = str(record.mems)
     if allocation.exclusive and resources.cpu_quota:
         resources.cpu_quota = NO_QUOTA
 

@@ -8,10 +8,10 @@ from dataclasses import replace
 import structlog
 
 from qrm.allocation.placements import Placements
-from qrm.cpuset import CPUSet
 from qrm.enforcement.cgroup import Cgroups, KernelCpuset
 from qrm.enforcement.channel import CallError
 from qrm.enforcement.runtime import RuntimeClient
+from qrm.ledger.record import Record
 
 log = structlog.get_logger(__name__)
 
@@ -63,23 +63,23 @@ class Drift:
         for record in running:
             found = await self._kernel.cpuset(record.container_id)
             current = ledger.find(record.container_id)
-            if found is None or current != record or current.push_due or _shown(found) == record.applied:
+            if found is None or current != record or current.push_due or current.mems_due:
                 continue
-            log.warning(
-                "cpuset drifted",
-                pod=str(record.request.pod),
-                container=record.request.container,
-                ledger=str(record.cpus),
-                kernel=str(_shown(found)),
-            )
-            self._placements.metrics.drift.labels("cpuset").inc()
-            self._placements.book.put(replace(record, applied=_shown(found)))
-            drifted += 1
+            if seen := self._drifted(record, found):
+                self._placements.book.put(seen)
+                drifted += 1
         if drifted:
             self._placements.due.set()
         return drifted
 
-
-def _shown(found: KernelCpuset) -> CPUSet:
-    """An empty cpuset of cgroup v2 means "as the parent"."""
-    return found.cpus or found.effective
+    def _drifted(self, record: Record, found: KernelCpuset) -> Record | None:
+        """The record with what the kernel has in place of what it should have; None where that is the same."""
+        cpus = found.cpus or found.effective  # an empty cpuset of cgroup v2 means "as the parent"
+        mems = found.mems if record.mems else record.applied_mems
+        if (cpus, mems) == (record.applied, record.applied_mems):
+            return None
+        for dimension, ledger, kernel in (("cpuset", record.applied, cpus), ("mems", record.applied_mems, mems)):
+            if ledger != kernel:
+                log.warning(f"{dimension} drifted", **record.named, ledger=str(ledger), kernel=str(kernel))
+                self._placements.metrics.drift.labels(dimension).inc()
+        return replace(record, applied=cpus, applied_mems=mems)

@@ -6,6 +6,7 @@ So nothing is lost when qrm restarts, changes to the same container merge, and a
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
 from qrm.allocation.placements import Placements
 from qrm.allocator import ContainerKey
@@ -34,21 +35,33 @@ class Growth:
             if await self.push_all():
                 pause = FIRST_RETRY
                 continue
-            await asyncio.sleep(pause)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._placements.due.wait(), pause)
             pause = min(pause * 2, LAST_RETRY)
             self._placements.due.set()
 
     async def push_all(self) -> bool:
-        """Make durable what has changed, then push what is due; returns whether all of it was applied."""
+        """Make durable what has changed, then push what is due; returns whether all of it was applied.
+
+        In rounds: who gains CPUs that another has to leave first waits for the next one.
+        """
         await self._placements.flush_or_log()
-        due = [record.key for record in self._placements.book.due()]
-        if not due:
-            return True
-        with self._placements.metrics.step("grow"):
-            outcomes = await asyncio.gather(*(self._push(key) for key in due))
-        await self._placements.flush_or_log()
+        while due := [record.key for record in self._placements.book.due()]:
+            with self._placements.metrics.step("grow"):
+                outcomes = await asyncio.gather(*(self._push(key) for key in due))
+            await self._placements.flush_or_log()
+            if not {Outcome.APPLIED, Outcome.GONE} & set(outcomes):
+                return False
+        return await self._move_memory()
+
+    async def _move_memory(self) -> bool:
+        """Tell memory nodes, one container at a time: each may have gigabytes of pages to move."""
+        due = [record.key for record in self._placements.book.mems_due()]
+        outcomes = [await self._placements.teller.push(key, mems=True) for key in due]
+        if due:
+            await self._placements.flush_or_log()
         return Outcome.FAILED not in outcomes
 
     async def _push(self, key: ContainerKey) -> Outcome:
         async with self._slots:
-            return await self._placements.push(key)
+            return await self._placements.teller.push(key)

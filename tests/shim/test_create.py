@@ -9,7 +9,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from qrm.allocation.placements import ShrinkFailed
+from qrm.allocation.telling import ShrinkFailed
 from qrm.cpuset import CPUSet
 from qrm.demo.pods import ContainerSpec, Pod, container_config, sandbox_config
 from qrm.errors import LedgerError
@@ -262,7 +262,7 @@ def _(under: UnderTest, patch: pytest.MonkeyPatch) -> None:
     async def stuck(*_: object) -> None:
         raise ShrinkFailed("cannot take CPUs back from x")
 
-    patch.setattr(under.node.placements, "_shrink", stuck)
+    patch.setattr(under.node.placements.teller, "shrink", stuck)
 
 
 @pytest.mark.parametrize("level", list(QosLevel))
