@@ -13,7 +13,7 @@ import grpc.aio
 from google.protobuf import json_format
 from google.protobuf.message import Message
 
-from qrm.cpuset import CPUSet
+from qrm.cpuset import CPUSet, NodeSet
 from qrm.enforcement.channel import CallError
 from qrm.errors import ParseError
 from qrm.wire import cri_pb2 as cri
@@ -34,6 +34,8 @@ class ContainerDetails:
     """0 unless it runs."""
     cpus: CPUSet
     """The cpuset in the runtime's own spec; empty for none."""
+    mems: NodeSet
+    """The memory nodes there; empty for none."""
     asked: cri.LinuxContainerResources
     """The resources as they were at creation."""
 
@@ -79,11 +81,12 @@ class RuntimeClient:
         info = _info(reply.info)
         spec = ((info.get("runtimeSpec") or {}).get("linux") or {}).get("resources") or {}
         asked = ((info.get("config") or {}).get("linux") or {}).get("resources")
+        cpu = spec.get("cpu") or {}
         try:
-            cpus = CPUSet.parse((spec.get("cpu") or {}).get("cpus", ""))
+            cpus, mems = CPUSet.parse(cpu.get("cpus", "")), NodeSet.parse(cpu.get("mems", ""))
         except ParseError:
-            cpus = CPUSet()
-        return ContainerDetails(reply.status, int(info.get("pid") or 0), cpus, _resources(asked))
+            cpus, mems = CPUSet(), NodeSet()
+        return ContainerDetails(reply.status, int(info.get("pid") or 0), cpus, mems, _resources(asked))
 
     async def update(self, container_id: str, resources: cri.LinuxContainerResources) -> None:
         """Change a container's resources; zero and empty fields stay as they are."""

@@ -11,11 +11,27 @@ from typing import Literal
 
 import msgspec
 
-from qrm.cpuset import CPUSet
+from qrm.allocator import Allocation
+from qrm.cpuset import CPUSet, NodeSet
 from qrm.errors import ParseError
 from qrm.ledger.record import CPU, Record
 
 KEY = "qrm.io/allocation"
+
+
+class KeptResource(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the container holds of a resource other than CPU."""
+
+    pool: str
+    nodes: str = ""
+    amounts: dict[str, dict[int, int]] = {}
+    device: str = ""
+
+    def allocation(self) -> Allocation:
+        """As an allocation."""
+        why = "rebuilt from its annotation"
+        nodes = NodeSet.parse(self.nodes)
+        return Allocation(self.pool, nodes=nodes, amounts=self.amounts, device=self.device, why=why)
 
 
 class Kept(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -29,6 +45,10 @@ class Kept(msgspec.Struct, frozen=True, omit_defaults=True):
     exclusive: bool = False
     pod_cpu: int = 0
     """The whole pod's request in millicores."""
+    quantities: dict[str, int] = {}
+    """What is asked besides CPU."""
+    others: dict[str, KeptResource] = {}
+    """What is held besides CPU, by resource."""
     asked: str = ""
     """kubelet's own LinuxContainerResources, base64."""
 
@@ -52,6 +72,14 @@ def annotation(record: Record) -> str:
         str(allocation.cpus),
         exclusive=bool(allocation.exclusive),
         pod_cpu=record.request.pod_cpu_millis,
+        quantities=dict(record.request.quantities),
+        others={
+            resource: KeptResource(
+                held.pool, str(held.nodes), {k: dict(v) for k, v in held.amounts.items()}, held.device
+            )
+            for resource, held in record.allocations.items()
+            if resource != CPU
+        },
         asked=base64.b64encode(record.asked).decode(),
     )
     return msgspec.json.encode(kept).decode()
@@ -63,6 +91,8 @@ def read_annotation(text: str) -> Kept | None:
         kept = msgspec.json.decode(text, type=Kept)
         base64.b64decode(kept.asked, validate=True)
         CPUSet.parse(kept.cpus)
+        for each in kept.others.values():
+            each.allocation()
     except (msgspec.MsgspecError, ParseError, ValueError):
         return None
     return kept

@@ -87,8 +87,19 @@ class CreateContainer:
 
 
 def place(config: cri.ContainerConfig, record: Record) -> None:
-    """Merge a record's placement into kubelet's container configuration."""
+    """Merge a record's placement into kubelet's container configuration.
+
+    Environment variables go before those of the pod's spec: of two with the same name, the runtime takes the last.
+    """
     pin(config.linux.resources, record)
+    own = list(config.envs)
+    del config.envs[:]
+    for allocation in record.allocations.values():
+        config.envs.extend(cri.KeyValue(key=key, value=value.encode()) for key, value in allocation.envs.items())
+        for key, value in allocation.annotations.items():
+            if key not in config.annotations:
+                config.annotations[key] = value
+    config.envs.extend(own)
     if CPU in record.allocations:
         config.annotations[KEY] = annotation(record)
 

@@ -13,8 +13,8 @@ import grpc
 import structlog
 
 from qrm.allocation.book import Book
-from qrm.allocator import Allocation, ContainerKey, QosLevel, ResourceRequest
-from qrm.cpuset import CPUSet
+from qrm.allocator import MEMORY, Allocation, ContainerKey, QosLevel, ResourceRequest
+from qrm.cpuset import CPUSet, NodeSet
 from qrm.enforcement.channel import CallError
 from qrm.enforcement.runtime import ContainerDetails, RuntimeClient
 from qrm.errors import BadRequest
@@ -87,8 +87,10 @@ class Adopter:
         allocation = self._allocation(request, details.cpus, kept)
         if allocation.pool == DEDICATED or request.qos.memory.numa_binding:
             self._widen_pod(record, allocation)
-        applied = details.cpus or self._book.planner.machine.online
-        self._book.put(replace(record, applied=applied, allocations={CPU: allocation}))
+        others = self._others(details, kept)
+        held = {CPU: allocation} | {name: other for name, other in others.items() if name in self._book.holdings()}
+        applied, mems = details.cpus or self._book.planner.machine.online, details.mems or self._memory_nodes()
+        self._book.put(replace(record, applied=applied, applied_mems=mems, allocations=held))
         log.info(
             "rebuilt" if kept else "adopted", pod=str(request.pod), container=request.container, cpus=str(details.cpus)
         )
@@ -107,6 +109,18 @@ class Adopter:
         why = "rebuilt from its annotation" if kept else "ran here before qrm came"
         held = known if exclusive else CPUSet()
         return Allocation(pool, known, exclusive=held, nodes=machine.nodes_of(known), why=why)
+
+    def _others(self, details: ContainerDetails, kept: Kept | None) -> dict[str, Allocation]:
+        """What it holds besides CPU: by its annotation, else memory where it is."""
+        if kept is not None:
+            return {resource: each.allocation() for resource, each in kept.others.items()}
+        return {
+            MEMORY: Allocation("memory", nodes=details.mems or self._memory_nodes(), why="ran here before qrm came")
+        }
+
+    def _memory_nodes(self) -> NodeSet:
+        nodes = self._book.planner.machine.nodes.values()
+        return NodeSet(node.id for node in nodes if node.memory)
 
     def _is_free(self, cpus: CPUSet, request: ResourceRequest) -> bool:
         """Whether no other pod holds any of `cpus` exclusively."""
@@ -147,5 +161,5 @@ def _request(
         message.sandbox_config.ClearField("annotations")
         request = replace(read_request(message, defaults), qos=Qos())
     if kept is not None:
-        request = replace(request, pod_cpu_millis=kept.pod_cpu)
+        request = replace(request, pod_cpu_millis=kept.pod_cpu, quantities=kept.quantities)
     return request, asked.SerializeToString()
