@@ -55,24 +55,30 @@ def test_unknown_key(text: str, field: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "field"),
+    ("text", "field", "value"),
     [
-        ("[shim]\nsocket = 1\n", "shim.socket"),
-        ("[shim]\nbudget_seconds = 0\n", "shim.budget_seconds"),
-        ("[shim]\nbudget_seconds = '10'\n", "shim.budget_seconds"),
-        ("[shim]\nmax_message_bytes = 1000\n", "shim.max_message_bytes"),
-        ("[qos]\ndefault_level = 'gold'\n", "qos.default_level"),
-        ("[qos]\nguaranteed_whole_cpus = 'system_cores'\n", "qos.guaranteed_whole_cpus"),
-        ("[log]\nlevel = 'loud'\n", "log.level"),
-        ("upkeep = 3\n", "upkeep"),
-        ("[allocators]\ncpu = 3\n", "allocators"),
+        ("[shim]\nsocket = 1\n", "shim.socket", "1"),
+        ("[shim]\nbudget_seconds = 0\n", "shim.budget_seconds", "0"),
+        ("[shim]\nbudget_seconds = '10'\n", "shim.budget_seconds", "'10'"),
+        ("[shim]\nmax_message_bytes = 1000\n", "shim.max_message_bytes", "1000"),
+        ("[qos]\ndefault_level = 'gold'\n", "qos.default_level", "'gold'"),
+        ("[qos]\nguaranteed_whole_cpus = 'system_cores'\n", "qos.guaranteed_whole_cpus", "'system_cores'"),
+        ("[log]\nlevel = 'loud'\n", "log.level", "'loud'"),
+        ("upkeep = 3\n", "upkeep", "3"),
+        ("[allocators]\ncpu = 3\n", "allocators", "`int`"),
     ],
 )
-def test_wrong_value(text: str, field: str) -> None:
-    """A value that cannot be used is an error that names the field and has a remedy."""
+def test_wrong_value(text: str, field: str, value: str) -> None:
+    """A value that cannot be used is an error that names the field and the value, and has a remedy."""
     error = _refused(text)
     assert error.message.startswith(f"qrm.toml: {field}")
+    assert value in error.message.removeprefix(f"qrm.toml: {field}")
     assert error.hint
+
+
+def test_choices() -> None:
+    """Where a setting has only some values, the error lists them."""
+    assert "shared_cores, dedicated_cores" in _refused("[qos]\nguaranteed_whole_cpus = 'gold'\n").message
 
 
 def test_not_toml() -> None:

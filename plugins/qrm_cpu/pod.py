@@ -73,7 +73,7 @@ def read_pod(members: Members) -> Pod:
 def step_of(ground: Ground, request: ResourceRequest) -> int:
     """The threads of one core where the pod asks for whole ones, else 1."""
     paired = request.qos.cpu.full_pcpus_pairing and not request.qos.memory.numa_exclusive
-    return 1
+    return ground.threads if paired else 1
 
 
 def evenly(request: ResourceRequest) -> bool:

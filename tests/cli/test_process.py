@@ -39,6 +39,14 @@ def _run(*arguments: str, stdin: str = "", **environment: str) -> subprocess.Com
     )
 
 
+@pytest.fixture
+def _interruptible() -> Iterator[None]:
+    """Let a process that is started be interrupted, even where the tests run in the background and cannot be."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @contextmanager
 def _started(*arguments: str) -> Iterator[subprocess.Popen[str]]:
     with subprocess.Popen([*QRM, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
@@ -120,6 +128,7 @@ def test_serve_where_it_cannot_write(tmp_path: Path) -> None:
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.usefixtures("_interruptible")
 def test_interrupted(tmp_path: Path) -> None:
     """Ctrl-C while waiting for an answer ends the command with 130, as a shell would say."""
     path = tmp_path / "admin.sock"
