@@ -16,7 +16,8 @@ from msgspec import Meta, Struct, field
 from qrm.errors import ConfigError
 
 Level = Literal["dedicated_cores", "shared_cores", "reclaimed_cores", "system_cores"]
-Positive = Annotated[float, Meta(gt=0)]
+Positive = Annotated[float, Meta(gt=0, le=86400)]
+"""Seconds."""
 
 
 class Section(Struct, frozen=True, forbid_unknown_fields=True):
@@ -37,7 +38,7 @@ class ShimSection(Section, frozen=True):
     """Where kubelet connects (--container-runtime-endpoint). Mode 0600 in a directory of mode 0700."""
     admin_socket: str = "/run/qrm/admin.sock"
     """Where the qrm command connects; mode 0600."""
-    max_message_bytes: Annotated[int, Meta(ge=4 << 20)] = 64 << 20
+    max_message_bytes: Annotated[int, Meta(ge=4 << 20, le=(1 << 31) - 1)] = 64 << 20
     """The largest CRI message in bytes. kubelet and containerd end at 16 MiB; the margin costs nothing."""
     budget_seconds: Positive = 10.0
     """How long qrm may think about one call before its fail policy applies; kubelet waits for 120 s."""
@@ -174,8 +175,28 @@ def parse(text: str, source: str = "configuration") -> Config:
         raise ConfigError(f"{source}: {located}", hint="qrm.toml documents every setting") from error
     if config.metrics.listen:
         split_address(config.metrics.listen)
-    socket_path(config.runtime.endpoint)
+    _check(config)
     return config
+
+
+def _check(config: Config) -> None:
+    """What no type can say."""
+    paths = {
+        "shim.socket": config.shim.socket,
+        "shim.admin_socket": config.shim.admin_socket,
+        "state.directory": config.state.directory,
+        **{f"host.{name}": getattr(config.host, name) for name in config.host.__struct_fields__},
+    }
+    for name, path in paths.items():
+        if not path.startswith("/"):
+            raise ConfigError(f"{name} = {path!r}: not an absolute path", hint="write one that begins with /")
+    if str(socket_path(config.runtime.endpoint)) in (config.shim.socket, config.shim.admin_socket):
+        raise ConfigError(
+            f"runtime.endpoint = {config.runtime.endpoint!r}: that is a socket of qrm itself",
+            hint="name the container runtime's, such as unix:///run/containerd/containerd.sock",
+        )
+    if "cpu" not in config.allocators:
+        raise ConfigError("allocators: cpu is missing", hint="write [allocators.cpu], with or without settings in it")
 
 
 def _located(message: str, values: dict[str, Any]) -> str:

@@ -85,7 +85,9 @@ def read_manifest(text: bytes, source: str) -> api.PlanRequest:
         native = _native_qos([*pod.spec.init_containers, *pod.spec.containers])
     except ParseError as error:
         raise QrmError(f"{source}: {error.message}", hint=error.hint) from error
-    return api.PlanRequest(pod.metadata.annotations, asked, manifest.metadata.name, native)
+    raw = msgspec.json.decode(text)
+    raw = raw["spec"]["template"] if manifest.spec.template else raw
+    return api.PlanRequest(pod.metadata.annotations, asked, manifest.metadata.name, native, pod=raw)
 
 
 def _native_qos(containers: Iterable[Container]) -> NativeQos:

@@ -6,6 +6,7 @@ empty one, and in CRI zero and empty mean "not said" throughout, so nothing here
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from google.protobuf.unknown_fields import UnknownFieldSet
@@ -59,9 +60,16 @@ def read_request(message: cri_pb2.CreateContainerRequest, defaults: QosDefaults)
         ),
         container.linux.resources,
     )
-    if _is_promoted(asked):
-        return replace(asked, qos=_promoted(sandbox, qos, defaults))
-    return asked
+    return at_default_level(asked, sandbox.annotations, defaults)
+
+
+def at_default_level(
+    request: ResourceRequest, annotations: Mapping[str, str], defaults: QosDefaults
+) -> ResourceRequest:
+    """`request` at the level that the node gives whole CPUs in Guaranteed pods, where that applies to it."""
+    if _is_promoted(request):
+        return replace(request, qos=_promoted(annotations, request.qos, defaults))
+    return request
 
 
 def with_resources(request: ResourceRequest, resources: cri_pb2.LinuxContainerResources) -> ResourceRequest:
@@ -102,12 +110,12 @@ def _is_promoted(request: ResourceRequest) -> bool:
     return request.qos.by_default and request.native_qos is NativeQos.GUARANTEED and whole
 
 
-def _promoted(sandbox: cri_pb2.PodSandboxConfig, qos: Qos, defaults: QosDefaults) -> Qos:
+def _promoted(annotations: Mapping[str, str], qos: Qos, defaults: QosDefaults) -> Qos:
     """The QoS at the level for whole CPUs; `qos` unchanged where the pod's annotations make no sense at that level.
 
     A setting of the node must not make a pod fail whose annotations are right: what they ask for decides.
     """
     try:
-        return read_qos(sandbox.annotations, defaults.guaranteed_whole_cpus)
+        return read_qos(annotations, defaults.guaranteed_whole_cpus)
     except BadRequest:
         return qos

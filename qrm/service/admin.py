@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -26,6 +27,9 @@ log = structlog.get_logger(__name__)
 
 Context = grpc.aio.ServicerContext[bytes, bytes]
 Answer = TypeVar("Answer")
+
+_PATIENCE = 2.0
+"""Seconds that a status waits for the runtime."""
 
 
 class Admin:
@@ -90,7 +94,10 @@ class Admin:
 
     async def _runtime(self) -> str:
         try:
-            version = await self._node.runtime.version()
+            async with asyncio.timeout(_PATIENCE):
+                version = await self._node.runtime.version()
+        except TimeoutError:
+            return f"no answer within {_PATIENCE:g} s"
         except CallError as error:
             return f"does not answer: {error.code.name}"
         return f"{version.runtime_name} {version.runtime_version}"

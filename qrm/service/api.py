@@ -6,6 +6,8 @@ millicores, memory in bytes, times in Unix seconds.
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec import Struct
 
 PREFIX = "/qrm.v1.Admin/"
@@ -85,6 +87,8 @@ class Explanation(Struct, frozen=True):
     """The NUMA nodes that its memory may be on; empty where qrm does not say."""
     devices: dict[str, str] = {}
     """By resource."""
+    nodes: str = ""
+    """The NUMA nodes of its CPUs."""
 
 
 class Change(Struct, frozen=True):
@@ -105,6 +109,9 @@ class PlanRequest(Struct, frozen=True):
     """Name to request in millicores, in order of creation."""
     name: str = "planned"
     native_qos: str = "Unknown"
+    namespace: str = ""
+    pod: dict[str, Any] = {}
+    """The manifest itself, for what is asked besides CPU; empty where there is none."""
 
 
 class PlanReply(Struct, frozen=True):

@@ -8,9 +8,10 @@ from dataclasses import replace
 from qrm.allocation.book import Book
 from qrm.allocator import BadRequest, ContainerKey, DoesNotFit, Holding, PodIdentity, ResourceRequest
 from qrm.ledger.record import CPU, Record
+from qrm.pods.declared import apply, main_container, merged, read_declared, read_pod, with_bandwidth
 from qrm.pods.model import NativeQos
 from qrm.pods.qos import read_qos
-from qrm.pods.request import QosDefaults
+from qrm.pods.request import QosDefaults, at_default_level
 from qrm.service import api, views
 
 UID = "planned"
@@ -53,17 +54,18 @@ def _requests(asked: api.PlanRequest, defaults: QosDefaults) -> list[ResourceReq
         known = ", ".join(NativeQos)
         raise BadRequest(f"native_qos: {asked.native_qos!r} is no QoS class", hint=f"write one of {known}") from None
     qos = read_qos(asked.annotations, defaults.level)
-    return [
-        ResourceRequest(
-            PodIdentity(UID, "", asked.name),
-            name,
-            qos=qos,
-            native_qos=native,
-            cpu_millis=millis,
-            pod_cpu_millis=sum(asked.containers.values()),
-        )
-        for name, millis in asked.containers.items()
-    ]
+    annotated, listed = read_declared(asked.annotations), read_pod(asked.pod)
+    both = {name: merged(annotated.get(name), listed.get(name)) for name in asked.containers}
+    found = {name: declared for name, declared in both.items() if declared is not None}
+    complete = with_bandwidth(found, asked.annotations, main_container(asked.pod))
+    pod = PodIdentity(UID, asked.namespace, asked.name)
+    total = sum(asked.containers.values())
+    requests = []
+    for name, millis in asked.containers.items():
+        told = ResourceRequest(pod, name, qos=qos, native_qos=native, cpu_millis=millis, pod_cpu_millis=total)
+        request = apply(told, complete.get(name), "manifest")
+        requests.append(at_default_level(request, asked.annotations, defaults))
+    return requests
 
 
 def _cpus(holdings: Mapping[ContainerKey, Holding], key: ContainerKey) -> str:

@@ -56,6 +56,7 @@ def explanation(record: Record, *, kernel: str = "", cgroup: str = "") -> api.Ex
         source=record.request.source,
         quantities=dict(record.request.quantities),
         mems=str(record.mems or ""),
+        nodes=str(record.allocations[CPU].nodes) if CPU in record.allocations else "",
         devices={resource: held.device for resource, held in record.allocations.items() if held.device},
     )
 
@@ -142,10 +143,11 @@ def _said(qos: Qos) -> dict[str, str]:
     """What the annotations said beyond the defaults, by the annotation keys' names."""
     said = {"qos_level": f"{qos.level} (the node's default)" if qos.by_default else str(qos.level)}
     usual = Qos()
-    for part, default in ((qos.cpu, usual.cpu), (qos.memory, usual.memory), (qos, usual)):
+    parts = ((qos.cpu, usual.cpu), (qos.memory, usual.memory), (qos.network, usual.network), (qos, usual))
+    for part, default in parts:
         for field in fields(part):
             value = getattr(part, field.name)
             told = field.name not in ("level", "by_default") and not is_dataclass(value)
             if told and value != getattr(default, field.name):
-                said[field.name] = str(value)
+                said[field.name] = str(value).lower() if isinstance(value, bool) else str(value)
     return said

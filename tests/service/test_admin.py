@@ -76,7 +76,7 @@ async def test_explain_says_what_was_asked_offered_chosen_and_is_in_the_kernel(u
         (told,) = await ask(under, "explain", list[api.Explanation], name)
         assert told.container.id == container
     assert told.asked["cpu_quota"] == "200000"
-    assert told.annotations == {"qos_level": "dedicated_cores", "numa_binding": "True"}
+    assert told.annotations == {"qos_level": "dedicated_cores", "numa_binding": "true"}
     assert told.hints["cpu"][0].preferred
     assert told.why["cpu"]
     assert told.kernel == told.applied == told.container.cpus
