@@ -11,6 +11,8 @@ import sys
 import urllib.request
 from pathlib import Path
 
+import grpc
+import grpc.aio
 import pytest
 from prometheus_client import CollectorRegistry
 
@@ -107,8 +109,21 @@ async def test_the_runtime_may_be_away_at_the_start(tmp_path: Path) -> None:
         assert not node.context.ready.is_set()
         async with fake:
             await wait_ready(node)
+            await answering(kubelet)
             started = await kubelet.start_pod(dedicated("db", 2))
             assert node.book.ledger.find(started.containers["c0"]) is not None
+
+
+async def answering(kubelet: KubeletClient) -> None:
+    """Wait until the runtime's answers pass, as kubelet's next try would find."""
+    async with asyncio.timeout(20):
+        while True:
+            try:
+                await kubelet.version()
+            except grpc.aio.AioRpcError:
+                await asyncio.sleep(0.05)
+            else:
+                return
 
 
 async def test_signals_end_and_reload_the_real_process(tmp_path: Path) -> None:
