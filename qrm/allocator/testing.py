@@ -158,25 +158,24 @@ class Harness:
     def create(self, asked: ResourceRequest, *, choice: int = 0) -> Allocation:
         """Creates, restarts or resizes a container on the hint number `choice`, counted around.
 
-        All other hints are tried as well: each must be servable. As kubelet does, `asked` tells what the whole pod asks
-        for from now on.
+        All other hints are tried as well: each must be servable.
         """
         hints = self._twice(lambda state: self.allocator.hints(asked, state))
         if not hints:
             raise ContractBroken(f"no hints and no refusal for {asked}")
         offers = [self._serve(asked, hint) for hint in hints]
         self._apply(offers[choice % len(offers)], asked)
-        for key, held in self.holdings.items():
-            if key.pod_uid == asked.pod.uid:
-                told = replace(held.request, pod_cpu_millis=asked.pod_cpu_millis)
-                self.holdings[key] = replace(held, request=told)
-        self.settle()
+        self.check()
         return self.holdings[asked.key].allocation
 
     def resize(self, pod: str, millis: int, *, container: str = "main", pod_millis: int = 0) -> Allocation:
-        """Creates the container again with another request."""
-        old = self.holdings[ContainerKey(pod, container)].request
-        return self.create(replace(old, cpu_millis=millis, pod_cpu_millis=pod_millis))
+        """Tells what the pod as a whole asks for from now on, then creates the container again with its new request."""
+        for key, held in self.holdings.items():
+            if key.pod_uid == pod:
+                told = replace(held.request, pod_cpu_millis=pod_millis)
+                self.holdings[key] = replace(held, request=told)
+        self.settle()
+        return self.create(replace(self.holdings[ContainerKey(pod, container)].request, cpu_millis=millis))
 
     def restart(self, pod: str, container: str = "main") -> Allocation:
         """Lets the container exit and creates it again."""
@@ -187,6 +186,11 @@ class Harness:
         """Lets the container exit."""
         key = ContainerKey(pod, container)
         self.holdings[key] = replace(self.holdings[key], running=False)
+        self.settle()
+
+    def drop(self, pod: str, container: str = "main") -> None:
+        """Forgets an exited container of a pod that stays."""
+        del self.holdings[ContainerKey(pod, container)]
         self.settle()
 
     def remove(self, pod: str) -> None:

@@ -44,7 +44,7 @@ def pairs(metadata: grpc.aio.Metadata | None) -> Metadata:
 
 
 def channel_options(max_message_bytes: int) -> list[tuple[str, int]]:
-    """Options for both sides of the shim: large messages, large metadata, quick reconnects: a unix socket costs nothing to dial."""
+    """Options for both sides of the shim: large messages and metadata, and quick reconnects, which cost little here."""
     return [
         ("grpc.max_receive_message_length", max_message_bytes),
         ("grpc.max_send_message_length", -1),

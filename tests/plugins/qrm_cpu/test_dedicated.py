@@ -132,6 +132,17 @@ def test_a_restart_keeps_the_cpus() -> None:
     assert on.restart("b") == before
 
 
+def test_a_restart_keeps_the_cpus_within_the_pod() -> None:
+    """Although the pod has others by now that would be picked first."""
+    on = node(eight())
+    on.create(request("a", 2000, DEDICATED, container="init", pod_millis=4000))
+    before = on.create(request("a", 2000, DEDICATED, pod_millis=4000))
+    on.exit("a", "init")
+    on.drop("a", "init")
+    assert on.restart("a") == before
+    assert before.exclusive == cpus("2-3")
+
+
 def test_a_restart_is_not_refused_because_the_pods_total_grew() -> None:
     """The container's own CPUs are still there; the pod grows when it can."""
     on = node(machine(cores_per_l3=4))
@@ -163,6 +174,21 @@ def test_a_resize_that_does_not_fit_is_refused() -> None:
     with pytest.raises(DoesNotFit, match=r"asked 9 CPUs \(the whole pod, which has 4\)"):
         on.resize("a", 9000)
     assert on.holdings[ContainerKey("a", "main")].allocation == before
+
+
+def test_a_pod_keeps_what_its_containers_have_when_it_shrinks() -> None:
+    """What goes is what the forgotten init container left."""
+    on = node(eight())
+    on.create(request("a", 2000, DEDICATED, container="init"))
+    on.create(request("a", 2000, DEDICATED))
+    on.create(request("a", 300, DEDICATED, container="side"))
+    pod = ContainerKey("a", "")
+    assert on.holdings[pod].allocation.exclusive == cpus("0-4")
+    on.exit("a", "init")
+    on.drop("a", "init")
+    assert on.holdings[ContainerKey("a", "main")].allocation.exclusive == cpus("2-3")
+    assert len(on.holdings[pod].allocation.exclusive) == 3
+    assert len(on.holdings[ContainerKey("a", "side")].allocation.cpus) == 1
 
 
 def test_a_pod_shrinks_with_its_total_but_not_below_what_containers_have() -> None:

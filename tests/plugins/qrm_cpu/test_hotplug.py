@@ -39,6 +39,15 @@ def test_without_replacement_the_container_keeps_the_rest() -> None:
     assert cpus_of(on, "d") == cpus("0-2")
 
 
+def test_the_pod_with_the_lowest_uid_is_served_first() -> None:
+    """So that it does not depend on the order in which the ledger tells."""
+    on = node(machine(cores_per_l3=6))
+    on.create(request("b", 2000, DEDICATED))
+    on.create(request("a", 2000, DEDICATED))
+    on.replug(machine(cores_per_l3=6, offline=[0, 2]))
+    assert (cpus_of(on, "a"), cpus_of(on, "b")) == (cpus("3-4"), cpus("1"))
+
+
 def test_a_bound_pod_gets_replacements_on_its_node_only() -> None:
     """Its memory is there."""
     on = node(two_nodes())

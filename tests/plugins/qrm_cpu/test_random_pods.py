@@ -56,8 +56,12 @@ class RandomPods(RuleBasedStateMachine):
     @rule(data=st.data(), millis=st.integers(0, 6), more=st.sampled_from((0, 0, 300)), total=st.integers(0, 8))
     def resize(self, data: st.DataObject, millis: int, more: int, total: int) -> None:
         """A container that asks for more or less."""
-        held = self.harness.holdings[data.draw(st.sampled_from(self._keys()))]
-        self._try(replace(held.request, cpu_millis=millis * 1000 + more, pod_cpu_millis=total * 1000))
+        key = data.draw(st.sampled_from(self._keys()))
+        level = self.harness.holdings[key].request.qos.level
+        try:
+            self.harness.resize(key.pod_uid, millis * 1000 + more, container=key.container, pod_millis=total * 1000)
+        except DoesNotFit:
+            assert level not in (QosLevel.RECLAIMED, QosLevel.SYSTEM)
 
     @precondition(lambda self: self._keys())
     @rule(data=st.data())
@@ -83,6 +87,16 @@ class RandomPods(RuleBasedStateMachine):
             self._try(before.request)
         elif not self.hotplug:
             assert self.harness.create(before.request).exclusive == exclusive
+
+    @precondition(lambda self: any(not held.running for held in self.harness.holdings.values()))
+    @rule(data=st.data())
+    def drop(self, data: st.DataObject) -> None:
+        """An exited container of which the runtime forgets."""
+        exited = [key for key in self._keys() if not self.harness.holdings[key].running]
+        key = data.draw(st.sampled_from(exited))
+        self.harness.drop(key.pod_uid, key.container)
+        if not any(other.pod_uid == key.pod_uid for other in self._keys()):
+            self.remove(key.pod_uid)
 
     @rule(pod=st.sampled_from(PODS))
     def remove(self, pod: str) -> None:
