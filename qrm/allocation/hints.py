@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import combinations, product
+from itertools import combinations
 
 from qrm.allocator import DoesNotFit, TopologyHint
 from qrm.cpuset import NodeSet
@@ -56,12 +56,18 @@ class Merged:
 def merge(hints: Hints, policy: Policy, all_nodes: NodeSet, aligned: Iterable[str] = ("cpu", "memory")) -> Merged:
     """The best common place; the order of the resources does not matter.
 
-    A resource whose first hint is preferred and covers `all_nodes` has no preference and restricts nobody.
+    A resource that offers nothing, or whose first hint is preferred and covers `all_nodes`, has no preference and
+    restricts nobody.
 
     Raises:
         DoesNotFit: the policy finds no place; the message names each resource and the nodes that it offered.
     """
-    indifferent = {name: offered[0] for name, offered in hints.items() if _is_indifferent(offered, all_nodes)}
+    anywhere = TopologyHint(all_nodes, preferred=True)
+    indifferent = {
+        name: offered[0] if offered else anywhere
+        for name, offered in hints.items()
+        if not offered or _is_indifferent(offered, all_nodes)
+    }
     choosy = {name: hints[name] for name in sorted(hints) if name not in indifferent}
     if not choosy:
         return Merged(all_nodes, True, indifferent)
@@ -73,7 +79,7 @@ def merge(hints: Hints, policy: Policy, all_nodes: NodeSet, aligned: Iterable[st
 
 
 def _is_indifferent(offered: Sequence[TopologyHint], all_nodes: NodeSet) -> bool:
-    return not offered or (offered[0].preferred and all_nodes <= offered[0].nodes)
+    return offered[0].preferred and all_nodes <= offered[0].nodes
 
 
 def _choose(hints: Hints, policy: Policy, aligned: frozenset[str]) -> dict[str, TopologyHint] | None:
@@ -81,40 +87,58 @@ def _choose(hints: Hints, policy: Policy, aligned: frozenset[str]) -> dict[str, 
         return {name: offered[0] for name, offered in hints.items()}
     if policy is Policy.NUMERIC:
         return _numeric(hints, aligned)
+    if policy is Policy.BEST_EFFORT:
+        return _best_effort(hints, aligned)
     best: tuple[tuple[int, ...], dict[str, TopologyHint]] | None = None
-    strict = policy is not Policy.BEST_EFFORT
-    for nodes, exact in product(_candidates(hints, exact=strict), (True,) if strict else (True, False)):
-        if policy is Policy.SINGLE_NUMA_NODE and len(nodes) != 1:
-            continue
-        chosen = _within(hints, nodes, exact=exact)
-        if chosen is None or (strict and not _is_exact(chosen, nodes, policy)):
-            continue
-        cost = (*_cost(chosen, nodes), _rank(hints, chosen), nodes.mask)
-        if best is None or cost < best[0]:
-            best = cost, chosen
+    for nodes in _candidates(hints, unions=False):
+        chosen = _within(hints, nodes, whole=True)
+        if chosen is not None and _is_exact(chosen, nodes, policy):
+            cost = (len(nodes), _rank(hints, chosen), nodes.mask)
+            if best is None or cost < best[0]:
+                best = cost, chosen
     return best[1] if best else None
 
 
-def _candidates(hints: Hints, *, exact: bool) -> list[NodeSet]:
-    """Sets worth looking at: those offered, unless they must be met exactly their unions, and all together."""
+def _best_effort(hints: Hints, aligned: frozenset[str]) -> dict[str, TopologyHint] | None:
+    """The closest that they come: all on one set, else the aligned ones on one, else each by itself."""
+    together = {name: offered for name, offered in hints.items() if name in aligned}
+    shared = _shared(together) if len(together) > 1 else []
+    best: tuple[tuple[int, ...], dict[str, TopologyHint]] | None = None
+    for nodes in _candidates(hints, unions=True):
+        if best is not None and not best[0][0] and len(nodes) > best[0][3]:
+            break  # all is as wanted, on fewer nodes than are to come
+        alone = _within(hints, nodes, whole=False)
+        if alone is None:
+            continue
+        base = next((each for each in shared if next(iter(each.values())).nodes <= nodes), {})
+        for chosen in (_within(hints, nodes, whole=True), alone | base, alone):
+            if chosen is not None:
+                cost = (*_cost(chosen, nodes, aligned), _rank(hints, chosen), nodes.mask)
+                if best is None or cost < best[0]:
+                    best = cost, chosen
+    return best[1] if best else None
+
+
+def _candidates(hints: Hints, *, unions: bool) -> list[NodeSet]:
+    """Sets worth looking at: those offered, and with `unions` two of them together, and all."""
     offered = {hint.nodes.mask for each in hints.values() for hint in each}
     masks = set(offered)
-    if not exact:
+    if unions:
         if len(offered) <= _MANY:
             masks |= {first | second for first, second in combinations(sorted(offered), 2)}
         masks.add(NodeSet.union(hint.nodes for each in hints.values() for hint in each).mask)
     return [NodeSet.from_mask(mask) for mask in sorted(masks, key=lambda mask: (mask.bit_count(), mask))]
 
 
-def _within(hints: Hints, nodes: NodeSet, *, exact: bool) -> dict[str, TopologyHint] | None:
-    """Each resource's best hint inside `nodes`: a preferred one (with `exact` rather all of `nodes`), and few nodes."""
+def _within(hints: Hints, nodes: NodeSet, *, whole: bool) -> dict[str, TopologyHint] | None:
+    """Each resource's best hint inside `nodes`: a preferred one (with `whole` rather all of `nodes`), and few nodes."""
     chosen = {}
     for name, offered in hints.items():
         best: tuple[tuple[bool, bool, int], TopologyHint] | None = None
         for hint in offered:
             if hint.nodes.mask & ~nodes.mask == 0:
-                whole = hint.nodes.mask == nodes.mask
-                rank = (exact and not whole, not hint.preferred, hint.nodes.mask.bit_count())
+                part = hint.nodes.mask != nodes.mask
+                rank = (whole and part, not hint.preferred, hint.nodes.mask.bit_count())
                 if best is None or rank < best[0]:
                     best = rank, hint
         if best is None:
@@ -124,19 +148,24 @@ def _within(hints: Hints, nodes: NodeSet, *, exact: bool) -> dict[str, TopologyH
 
 
 def _is_exact(chosen: Mapping[str, TopologyHint], nodes: NodeSet, policy: Policy) -> bool:
-    """Whether all resources use exactly `nodes`, and under `restricted` prefer it."""
-    return all(
-        hint.nodes == nodes and (hint.preferred or policy is Policy.SINGLE_NUMA_NODE) for hint in chosen.values()
-    )
+    """Whether all resources use exactly `nodes`: one node, or under `restricted` one set that all prefer."""
+    single = policy is Policy.SINGLE_NUMA_NODE
+    if single and len(nodes) != 1:
+        return False
+    return all(hint.nodes == nodes and (hint.preferred or single) for hint in chosen.values())
 
 
-def _cost(chosen: Mapping[str, TopologyHint], nodes: NodeSet) -> tuple[int, ...]:
-    """Less is better: not all as wanted, resources not where they prefer, nodes in all, resources apart, nodes used."""
+def _cost(chosen: Mapping[str, TopologyHint], nodes: NodeSet, aligned: frozenset[str]) -> tuple[int, ...]:
+    """Less is better, in this order.
+
+    Not all on one set that all prefer; resources that are not where they prefer; aligned ones apart; nodes in all;
+    resources that use less than all of these; nodes summed over the resources.
+    """
     apart = sum(hint.nodes != nodes for hint in chosen.values())
     unloved = sum(not hint.preferred for hint in chosen.values())
-    aligned_and_preferred = apart == 0 and unloved == 0
+    bases = {hint.nodes for name, hint in chosen.items() if name in aligned}
     used = sum(len(hint.nodes) for hint in chosen.values())
-    return (not aligned_and_preferred, unloved, len(nodes), apart, used)
+    return (bool(apart or unloved), unloved, len(bases) > 1, len(nodes), apart, used)
 
 
 def _rank(hints: Hints, chosen: Mapping[str, TopologyHint]) -> int:
@@ -164,10 +193,20 @@ def _numeric(hints: Hints, aligned: frozenset[str]) -> dict[str, TopologyHint] |
 
 def _common(hints: Hints) -> list[dict[str, TopologyHint]]:
     """The node sets that every one of these resources offers and at least one prefers."""
+    return [each for each in _shared(hints) if any(hint.preferred for hint in each.values())]
+
+
+def _shared(hints: Hints) -> list[dict[str, TopologyHint]]:
+    """The node sets that every one of these resources offers, best first."""
     by_nodes = {name: {hint.nodes.mask: hint for hint in reversed(offered)} for name, offered in hints.items()}
     shared = set.intersection(*(set(each) for each in by_nodes.values()))
     found = [{name: each[mask] for name, each in by_nodes.items()} for mask in sorted(shared)]
-    return [each for each in found if any(hint.preferred for hint in each.values())]
+    return sorted(found, key=lambda each: _merit(hints, each))
+
+
+def _merit(hints: Hints, chosen: Mapping[str, TopologyHint]) -> tuple[int, ...]:
+    unloved = sum(not hint.preferred for hint in chosen.values())
+    return (unloved, *(len(hint.nodes) for hint in chosen.values()), _rank(hints, chosen))
 
 
 def _chains(hints: Hints, names: Sequence[str], chain: Sequence[int]) -> Iterable[dict[str, TopologyHint]]:

@@ -109,6 +109,7 @@ def test_who_has_no_preference_restricts_nobody() -> None:
     assert str(found.nodes) == "2"
     assert found.chosen["cpu"] == hint("0-3")
     assert merged(Policy.RESTRICTED, cpu="0-3").preferred
+    assert merged(Policy.RESTRICTED, cpu="1", gpu="").chosen["gpu"] == hint("0-3")
 
 
 node_sets = st.sets(st.integers(0, 3), min_size=1).map(NodeSet)
