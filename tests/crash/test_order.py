@@ -1,0 +1,58 @@
+"""What is told to containers is durable before: a crash in between must find in the ledger who runs where."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from qrm.allocator import ContainerKey
+from qrm.cpuset import CPUSet, NodeSet
+from qrm.demo.fake_cgroups import CgroupTree
+from qrm.demo.fake_runtime import FakeRuntime
+from qrm.ledger.store import Ledger
+from qrm.wire import cri_pb2
+from tests.support import dedicated, pod, under_test
+
+from .world import MACHINE, lines_of
+
+
+class Witness(CgroupTree):
+    """Cgroups that note which cpusets reach them that the ledger's file does not know of."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder / "cgroup", folder / "proc", MACHINE, NodeSet(range(2)))
+        self._ledger = folder / "state" / "ledger.db"
+        self.unwritten: list[str] = []
+
+    def apply(self, cgroup: str, resources: cri_pb2.LinuxContainerResources) -> None:
+        """As the tree's own, and compare."""
+        super().apply(cgroup, resources)
+        for record in lines_of(self._ledger):
+            told = CPUSet.parse(resources.cpuset_cpus)
+            if record.container_id and cgroup.endswith(record.container_id) and not told <= (record.cpus or told):
+                self.unwritten.append(f"{told}, where the file has {record.cpus}")
+
+
+async def test_nobody_grows_before_it_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a disk that takes its time, who gains from a pod's end waits until that end is written."""
+    write = Ledger._write
+
+    def slow(ledger: Ledger, lines: Iterable[tuple[ContainerKey, bytes | None]]) -> None:
+        time.sleep(0.05)
+        write(ledger, lines)
+
+    monkeypatch.setattr(Ledger, "_write", slow)
+    fake, witness = FakeRuntime(tmp_path, pod_updates=True), Witness(tmp_path)
+    fake.cgroups = fake.store.cgroups = witness
+    async with fake, under_test(tmp_path, fake=fake) as node:
+        shared = await node.kubelet.start_pod(pod("shared", 500))
+        own = await node.kubelet.start_pod(dedicated("own", 2))
+        await node.settled()
+        # The end of the container is being written when that of its pod comes.
+        await node.kubelet.end_pod(own)
+        await node.settled()
+        assert CPUSet.parse(node.kernel_cpus(shared.containers["c0"])) == MACHINE
+    assert witness.unwritten == []
