@@ -38,6 +38,8 @@ class ShimSection(Section, frozen=True):
     """Where kubelet connects (--container-runtime-endpoint). Mode 0600 in a directory of mode 0700."""
     admin_socket: str = "/run/qrm/admin.sock"
     """Where the qrm command connects; mode 0600."""
+    pod_resources_socket: str = "/run/qrm/pod-resources.sock"
+    """Where agents read who holds what, as from kubelet's PodResources (v1, with Katalyst's fields); mode 0600."""
     max_message_bytes: Annotated[int, Meta(ge=4 << 20, le=(1 << 31) - 1)] = 64 << 20
     """The largest CRI message in bytes. kubelet and containerd end at 16 MiB; the margin costs nothing."""
     budget_seconds: Positive = 10.0
@@ -81,6 +83,22 @@ class KubeletSection(Section, frozen=True):
     """How long one container may wait for kubelet in all."""
     max_age_seconds: Positive = 30.0
     """How old a list may be that is answered from; a pod's requests can change (Katalyst: 30 s)."""
+
+
+class PluginsSection(Section, frozen=True):
+    """Allocators in other processes that speak Katalyst's QRM protocol (resourceplugin.v1alpha1)."""
+
+    directory: str = ""
+    """Where they put their sockets, such as /var/lib/kubelet/plugins_registry; empty: nobody looks."""
+    registration_socket: str = ""
+    """Where they register themselves, such as /var/lib/kubelet/resource-plugins/kubelet.sock; empty: nowhere."""
+    allowed_uid: int | None = None
+    """Whose plugins are taken besides root's."""
+    required: tuple[str, ...] = ()
+    """Resources that must come from a plugin, such as cpu where [allocators.cpu] is left out: without it, requests for
+    them fail as the fail table says."""
+    original_names: bool = True
+    """Ask with the pod's own resource names, as Katalyst's kubelet; its plugins since 2026 want the mapped ones."""
 
 
 class TopologySection(Section, frozen=True):
@@ -136,6 +154,7 @@ class Config(Section, frozen=True):
     state: StateSection = field(default_factory=StateSection)
     qos: QosSection = field(default_factory=QosSection)
     kubelet: KubeletSection = field(default_factory=KubeletSection)
+    plugins: PluginsSection = field(default_factory=PluginsSection)
     topology: TopologySection = field(default_factory=TopologySection)
     upkeep: UpkeepSection = field(default_factory=UpkeepSection)
     metrics: MetricsSection = field(default_factory=MetricsSection)
@@ -184,6 +203,7 @@ def _check(config: Config) -> None:
     paths = {
         "shim.socket": config.shim.socket,
         "shim.admin_socket": config.shim.admin_socket,
+        "shim.pod_resources_socket": config.shim.pod_resources_socket,
         "state.directory": config.state.directory,
         **{f"host.{name}": getattr(config.host, name) for name in config.host.__struct_fields__},
     }
@@ -195,8 +215,11 @@ def _check(config: Config) -> None:
             f"runtime.endpoint = {config.runtime.endpoint!r}: that is a socket of qrm itself",
             hint="name the container runtime's, such as unix:///run/containerd/containerd.sock",
         )
-    if "cpu" not in config.allocators:
+    if "cpu" not in config.allocators and "cpu" not in config.plugins.required:
         raise ConfigError("allocators: cpu is missing", hint="write [allocators.cpu], with or without settings in it")
+    for name in ("directory", "registration_socket"):
+        if (path := getattr(config.plugins, name)) and not path.startswith("/"):
+            raise ConfigError(f"plugins.{name} = {path!r}: not an absolute path", hint="write one that begins with /")
 
 
 def _located(message: str, values: dict[str, Any]) -> str:

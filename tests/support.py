@@ -59,6 +59,7 @@ def config(folder: Path, endpoint: str, *, more: str = "", layout: Layout | None
         [shim]
         socket = "{folder}/run/qrm.sock"
         admin_socket = "{folder}/run/admin.sock"
+        pod_resources_socket = "{folder}/run/pod-resources.sock"
         [state]
         directory = "{folder}/state"
         [metrics]

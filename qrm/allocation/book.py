@@ -6,12 +6,13 @@ Nothing here talks to anybody: a change is visible to the next plan at once, and
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from qrm.allocation.planner import Allocations, Holdings, Plan, Planner
-from qrm.allocator import ContainerKey, Holding, Quantities, ResourceRequest
-from qrm.ledger.record import Record
+from qrm.allocation.remote.errors import PluginError
+from qrm.allocator import Allocation, ContainerKey, Holding, Quantities, ResourceRequest, TopologyHint
+from qrm.ledger.record import CPU, Record
 from qrm.ledger.store import Ledger
 
 
@@ -46,9 +47,26 @@ class Book:
         found = (self.ledger.get(key) for key in self._by_pod.get(pod_uid, ()) if key.container)
         return tuple(record for record in found if record is not None)
 
-    def plan(self, request: ResourceRequest) -> Plan:
-        """A plan for `request`; nothing is changed. Raises what `Planner.plan` raises."""
-        return self.planner.plan(request, self._holdings)
+    def plan(self, request: ResourceRequest, offers: Mapping[str, tuple[TopologyHint, ...]] | None = None) -> Plan:
+        """A plan for `request`; nothing is changed. Arguments and errors are those of `Planner.plan`."""
+        return self.planner.plan(request, self._holdings, offers)
+
+    def check_exclusive(self, key: ContainerKey, held: Mapping[str, Allocation]) -> None:
+        """That a plugin has not given a container CPUs that another pod has for itself, or the reverse.
+
+        Raises:
+            PluginError: It has; the message names the CPUs and the pod.
+        """
+        given = held.get(CPU)
+        if given is None:
+            return
+        for record in self.ledger:
+            other = record.allocations.get(CPU)
+            if other is None or record.key.pod_uid == key.pod_uid:
+                continue
+            clash = given.exclusive & other.exclusive
+            if clash:
+                raise PluginError(f"plugin {CPU} gave out CPUs {clash}, which {record.request.pod} has for itself")
 
     def apply(self, allocations: Allocations, template: Record) -> tuple[ContainerKey, ...]:
         """Write `allocations` into the records; returns the keys of those besides `template`'s that changed.

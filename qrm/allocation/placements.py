@@ -15,6 +15,8 @@ import structlog
 
 from qrm.allocation.book import Book
 from qrm.allocation.planner import Plan
+from qrm.allocation.remote.crew import Crew, Offers
+from qrm.allocation.remote.errors import PluginUnavailable
 from qrm.allocation.telling import Teller
 from qrm.allocator import ContainerKey, ResourceRequest
 from qrm.cpuset import CPUSet
@@ -48,12 +50,15 @@ class Reservation:
 class Placements:
     """All changes to what containers hold go through here."""
 
-    def __init__(self, book: Book, teller: Teller, metrics: Metrics) -> None:
+    def __init__(self, book: Book, teller: Teller, metrics: Metrics, crew: Crew | None = None) -> None:
         self.book = book
+        self.crew = crew or Crew(lambda: book.planner.machine)
         self.teller = teller
         self.metrics = metrics
         self.due = asyncio.Event()
         """Set when containers may be waiting for a push."""
+        self.stale = asyncio.Event()
+        """Set when plugins may hold something for pods that are gone."""
         self.in_flight: set[ContainerKey] = set()
         """Containers between their reservation and the runtime's answer."""
         self._since: dict[ContainerKey, float] = {}
@@ -65,14 +70,19 @@ class Placements:
             DoesNotFit, BadRequest: refused; nothing has changed.
             LedgerError, ShrinkFailed, or an allocator's own error: undone as far as it had got.
         """
+        with self.metrics.step("consult"):
+            offers = await self.crew.hints(ask.request)
         with self.metrics.step("plan"):
-            reservation, others = self._reserve(ask)
+            reservation, plan, others = self._reserve(ask, offers)
         record = reservation.record
         key = record.key
         log.info("planned", **record.named, cpus=str(record.cpus), moving=len(others))
         self.in_flight.add(key)
         self._since[key] = time.monotonic()
         try:
+            if self.crew:
+                record, moved = await self._allocate_remotely(record, plan)
+                reservation, others = replace(reservation, record=record), (*others, *moved)
             with self.metrics.step("record"):
                 await self.book.ledger.flush()
             with self.metrics.step("shrink"):
@@ -162,6 +172,7 @@ class Placements:
         for pod_uid in pods:
             self.book.drop_pod_if_empty(pod_uid)
         if pods:
+            self.stale.set()
             self.settle()
 
     def sandbox_gone(self, sandbox_id: str) -> None:
@@ -204,15 +215,43 @@ class Placements:
         if changed:
             self.settle()
 
-    def _reserve(self, ask: Ask) -> tuple[Reservation, tuple[ContainerKey, ...]]:
-        plan: Plan = self.book.plan(ask.request)
+    async def _allocate_remotely(self, record: Record, plan: Plan) -> tuple[Record, tuple[ContainerKey, ...]]:
+        """What plugins allocate to the container, and the others that change because of it."""
+        with self.metrics.step("consult"):
+            held = await self.crew.allocate(record.request, plan.chosen)
+            self.book.check_exclusive(record.key, held)
+            current = self.book.ledger.get(record.key)
+            if current is None or current.attempt != record.attempt:
+                raise PluginUnavailable("the pod has been stopped while a plugin was asked")
+            record = replace(current, allocations={**current.allocations, **held})
+            self.book.put(record)
+            return record, await self.reconcile(held)
+
+    async def reconcile(self, resources: Iterable[str] | None = None) -> tuple[ContainerKey, ...]:
+        """Take over what plugins have changed for others, and let them forget pods that are gone.
+
+        Only plugins for `resources` are asked, or all. Returns the containers that hold something else now.
+        """
+        requests = {record.key: record.request for record in self.book.ledger if not record.is_pod}
+        coming = frozenset(key.pod_uid for key in self.in_flight)
+        moved = []
+        for key, held in (await self.crew.reconcile(requests, coming, resources)).items():
+            record = self.book.ledger.get(key)
+            if record is not None and any(record.allocations.get(name) != each for name, each in held.items()):
+                self.book.put(replace(record, allocations={**record.allocations, **held}))
+                moved.append(key)
+        return tuple(moved)
+
+    def _reserve(self, ask: Ask, offers: Offers) -> tuple[Reservation, Plan, tuple[ContainerKey, ...]]:
+        plan: Plan = self.book.plan(ask.request, offers)
         previous = self.book.ledger.get(ask.request.key)
         record = replace(self._record(ask), hints=plan.hints, allocations=dict(plan.own))
         if previous is not None and previous.container_id and previous.attempt == ask.attempt:
-            record = replace(previous, request=ask.request, asked=ask.asked, allocations=record.allocations)
+            held = {**previous.allocations, **record.allocations}
+            record = replace(previous, request=ask.request, asked=ask.asked, allocations=held)
             record = replace(record, hints=plan.hints, mark=Mark.NONE)
         others = self.book.apply(plan.allocations, record)
-        return Reservation(record, previous), others
+        return Reservation(record, previous), plan, others
 
     def _record(self, ask: Ask) -> Record:
         return Record(
@@ -234,4 +273,5 @@ class Placements:
             self.book.put(replace(current, allocations=previous.allocations, mark=previous.mark))
         else:
             self.book.put(previous)
+        self.stale.set()
         self.settle()

@@ -37,6 +37,8 @@ class Plan:
     """What each allocator offered, best first."""
     nodes: NodeSet
     """The NUMA nodes that suit all resources."""
+    chosen: Mapping[str, TopologyHint]
+    """The hint that each resource was or, by a plugin, is to be allocated with."""
 
     @property
     def own(self) -> Mapping[str, Allocation]:
@@ -61,8 +63,10 @@ class Planner:
         self.allocators = tuple(allocators)
         self.alignment = alignment or Alignment()
 
-    def plan(self, request: ResourceRequest, holdings: Holdings) -> Plan:
-        """Where `request`'s container shall run.
+    def plan(
+        self, request: ResourceRequest, holdings: Holdings, offers: Mapping[str, tuple[TopologyHint, ...]] | None = None
+    ) -> Plan:
+        """Where `request`'s container shall run; `offers` are the hints of allocators outside this process.
 
         Raises:
             DoesNotFit: an allocator has no room, or no NUMA nodes suit all of them; the message carries the numbers.
@@ -70,12 +74,13 @@ class Planner:
         """
         states = {each.resource: State(self.machine, holdings.get(each.resource, {})) for each in self.allocators}
         hints = {each.resource: tuple(each.hints(request, states[each.resource])) for each in self.allocators}
+        hints |= offers or {}
         merged = merge(hints, self.alignment.policy, self.machine.cpu_nodes, self.alignment.aligned)
         allocations: Allocations = {}
         for each in self.allocators:
             changes = each.allocate(request, merged.chosen[each.resource], states[each.resource])
             _add(allocations, each.resource, changes.allocations)
-        return Plan(request.key, allocations, hints, merged.nodes)
+        return Plan(request.key, allocations, hints, merged.nodes, merged.chosen)
 
     def settle(self, holdings: Holdings) -> Allocations:
         """What changes for those that stay after others left, exited or shrank."""

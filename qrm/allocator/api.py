@@ -46,6 +46,8 @@ class Allocation:
     """Environment variables for the container; those of the pod's spec win."""
     annotations: Mapping[str, str] = field(default_factory=dict)
     """Annotations for the container."""
+    oci: Mapping[str, str | int] = field(default_factory=dict)
+    """Other fields of CRI's LinuxContainerResources that are to be set, by name, such as memory_limit_in_bytes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -146,7 +146,11 @@ def _config(folder: Path, endpoint: str, host: HostSection) -> Config:
     own = folder / "qrm"
     return Config(
         runtime=RuntimeSection(endpoint=endpoint),
-        shim=ShimSection(socket=str(own / "qrm.sock"), admin_socket=str(own / "admin.sock")),
+        shim=ShimSection(
+            socket=str(own / "qrm.sock"),
+            admin_socket=str(own / "admin.sock"),
+            pod_resources_socket=str(own / "pod-resources.sock"),
+        ),
         state=StateSection(directory=str(own / "state")),
         metrics=MetricsSection(listen=""),
         log=LogSection(level="warning", format="console"),

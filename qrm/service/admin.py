@@ -14,7 +14,7 @@ import msgspec
 import structlog
 
 from qrm import __version__
-from qrm.allocator import BadRequest
+from qrm.allocator import BadRequest, Quantities
 from qrm.enforcement.channel import CallError
 from qrm.ledger.record import CPU
 from qrm.service import api, views
@@ -42,7 +42,7 @@ class Admin:
         """The service at a glance."""
         node = self._node
         by_level, unmanaged, adopted = views.counts(node.book)
-        quantities = node.book.quantities()[CPU]
+        quantities = node.book.quantities().get(CPU, Quantities({}, {}))
         return api.Status(
             version=__version__,
             started=node.started,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from qrm.allocation.remote.registry import Standing
 from qrm.enforcement.cgroup import Cgroups
 from qrm.enforcement.channel import CallError
 from qrm.ledger.record import Mark
@@ -23,6 +24,7 @@ async def examine(node: Node) -> api.Doctor:
         _placing(node),
         api.Feature("cgroup", ON, f"version {cgroups.version} at {config.host.cgroup}"),
         *(api.Feature(f"allocator {each.resource}", ON, type(each).__module__) for each in node.planner.allocators),
+        *_plugins(node),
         _static_cpu_manager(node),
         _unmanaged(node),
         _pod_source(node),
@@ -71,6 +73,17 @@ def _pod_source(node: Node) -> api.Feature:
     if node.kubelet.last_error:
         return api.Feature(name, DEGRADED, node.kubelet.last_error)
     return api.Feature(name, ON, node.config.kubelet.pods_url)
+
+
+def _plugins(node: Node) -> list[api.Feature]:
+    """Each plugin that was seen, and those that must be there and are not."""
+    seen = node.registry.plugins if node.registry is not None else {}
+    features = [
+        api.Feature(f"plugin {name}", ON if each.state is Standing.REGISTERED else DEGRADED, each.why or each.endpoint)
+        for name, each in sorted(seen.items())
+    ]
+    missing = [name for name in node.config.plugins.required if name not in seen]
+    return features + [api.Feature(f"plugin {name}", DEGRADED, "required and not registered") for name in missing]
 
 
 def _asks_cpuset(asked: bytes) -> bool:

@@ -15,8 +15,10 @@ from qrm.allocation.hints import Policy
 from qrm.allocation.placements import Placements
 from qrm.allocation.planner import Alignment, Planner
 from qrm.allocation.registry import load_allocators
+from qrm.allocation.remote.crew import Crew
+from qrm.allocation.remote.registry import PluginRegistry
 from qrm.allocation.telling import Teller
-from qrm.config import RELOADABLE, Config
+from qrm.config import RELOADABLE, Config, PluginsSection
 from qrm.enforcement.cgroup import Cgroups
 from qrm.enforcement.channel import CallError, open_channel
 from qrm.enforcement.locks import ContainerLocks
@@ -35,6 +37,7 @@ from qrm.upkeep.cycle import Upkeep
 from qrm.upkeep.drift import Drift, Kernel
 from qrm.upkeep.growth import Growth
 from qrm.upkeep.observe import Observer
+from qrm.upkeep.plugins import PluginUpkeep
 
 log = structlog.get_logger(__name__)
 
@@ -57,14 +60,22 @@ class Node:
         # A channel of our own: a big reply on its way to kubelet never delays a push.
         self.own_channel = open_channel(config.runtime.endpoint, config.shim.max_message_bytes)
         self.runtime = RuntimeClient(self.own_channel)
+        self.crew = Crew(
+            lambda: machine,
+            local=[each.resource for each in self.planner.allocators],
+            required=config.plugins.required,
+            original=config.plugins.original_names,
+        )
+        self.registry = _registry(config.plugins, self.crew)
         self.placements = Placements(
-            self.book, Teller(self.book, Pusher(self.runtime, metrics), ContainerLocks()), metrics
+            self.book, Teller(self.book, Pusher(self.runtime, metrics), ContainerLocks()), metrics, self.crew
         )
         self.observer = Observer(self.placements, uncertain_seconds=config.upkeep.uncertain_seconds)
         self.kernel = Kernel(self.runtime, Cgroups(Path(config.host.cgroup), Path(config.host.proc)))
         drift = Drift(self.placements, self.kernel)
         self.upkeep = Upkeep(self.placements, self.runtime, self.observer, drift, self.defaults)
         self.growth = Growth(self.placements)
+        self.plugins = PluginUpkeep(self.placements)
         self.kubelet = KubeletPods(config.kubelet) if config.kubelet.pods_url else None
         source = PodSource(self.kubelet)
         self.context = Context(self.placements, self.observer, source, self.defaults, config.shim.budget_seconds)
@@ -104,10 +115,24 @@ class Node:
         self.context.ready.set()
         log.info("ready", containers=len(self.book.ledger), adopted=adopted)
 
+    async def reconcile(self) -> None:
+        """Let plugins be compared with the ledger once that is known to be complete: they forget what is not in it."""
+        await self.context.ready.wait()
+        await self.plugins.run()
+
     async def grow(self) -> None:
         """Let growth begin once it is known who runs where: a ledger that was behind would give away their CPUs."""
         await self.context.ready.wait()
         await self.growth.run()
+
+
+def _registry(section: PluginsSection, crew: Crew) -> PluginRegistry | None:
+    """Where plugins are looked for; None where nobody shall look."""
+    if not section.directory and not section.registration_socket:
+        return None
+    desk = Path(section.registration_socket) if section.registration_socket else None
+    directory = Path(section.directory or section.registration_socket + ".d")
+    return PluginRegistry(directory, desk, section.allowed_uid, crew.changed)
 
 
 @asynccontextmanager
@@ -127,6 +152,7 @@ async def build(config: Config, metrics: Metrics) -> AsyncIterator[Node]:
         finally:
             if node.kubelet is not None:
                 node.kubelet.close()
+            await node.crew.close()
             await node.own_channel.close()
             await node.channel.close()
     finally:

@@ -37,12 +37,11 @@ def what_if(book: Book, asked: api.PlanRequest, defaults: QosDefaults) -> api.Pl
             explained.append(views.explanation(record))
     except (DoesNotFit, BadRequest) as error:
         return api.PlanReply(False, str(error), explained, [])
+    old, new = before.get(CPU, {}), holdings.get(CPU, {})
     changes = [
-        api.Change(str(held.request.pod), key.container, _cpus(before[CPU], key), str(held.allocation.cpus), pool)
-        for key, held in holdings[CPU].items()
-        if key.pod_uid != UID
-        and _cpus(before[CPU], key) != str(held.allocation.cpus)
-        and (pool := held.allocation.pool)
+        api.Change(str(held.request.pod), key.container, _cpus(old, key), _cpus(new, key), held.allocation.pool)
+        for key, held in new.items()
+        if key.pod_uid != UID and _cpus(old, key) != _cpus(new, key)
     ]
     return api.PlanReply(True, "", explained, changes)
 

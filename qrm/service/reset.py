@@ -89,7 +89,9 @@ def _remove_files(config: Config) -> list[str]:
     """What qrm keeps on disk; set-aside ledgers stay, somebody may want to look at them."""
     ledger = _ledger_path(config)
     paths = [ledger, Path(f"{ledger}-wal"), Path(f"{ledger}-shm")]
-    paths += [Path(config.shim.socket), Path(config.shim.admin_socket), _lock_path(config)]
+    shim = config.shim
+    paths += [Path(each) for each in (shim.socket, shim.admin_socket, shim.pod_resources_socket)]
+    paths.append(_lock_path(config))
     existing = [path for path in paths if path.exists()]
     for path in existing:
         path.unlink()

@@ -18,6 +18,7 @@ from qrm.service.admin import admin_socket
 from qrm.service.metrics_page import metrics_page
 from qrm.service.node import Node, build
 from qrm.service.notify import notify, watchdog
+from qrm.service.pod_resources import pod_resources_socket
 from qrm.service.sockets import only_instance, private_name, publish
 from qrm.service.tasks import guarded, periodic
 from qrm.shim.handlers import make_handlers
@@ -42,6 +43,8 @@ async def running(config: Config, *, metrics: Metrics | None = None) -> AsyncIte
         node = await stack.enter_async_context(build(config, metrics or Metrics()))
         stack.enter_context(metrics_page(config.metrics.listen, node.metrics.registry))
         await stack.enter_async_context(admin_socket(node))
+        socket = Path(config.shim.pod_resources_socket)
+        await stack.enter_async_context(pod_resources_socket(node.book, node.context.ready, socket))
         await stack.enter_async_context(_listening(node, public))
         await stack.enter_async_context(_tasks(node))
         log.info("serving", version=__version__, socket=str(public), runtime=config.runtime.endpoint)
@@ -71,6 +74,8 @@ async def _tasks(node: Node) -> AsyncIterator[None]:
         "upkeep": lambda: periodic("upkeep", lambda: node.config.upkeep.drift_seconds, node.upkeep.cycle),
         "watchdog": watchdog,
     }
+    if node.registry is not None:
+        loops |= {"plugins": node.registry.run, "reconcile": node.reconcile}
     tasks = [asyncio.create_task(guarded(name, loop), name=name) for name, loop in loops.items()]
     try:
         yield

@@ -9,7 +9,7 @@ import grpc
 
 from qrm.allocation.placements import Ask, Reservation
 from qrm.enforcement.channel import CallError
-from qrm.errors import BadRequest, DoesNotFit
+from qrm.errors import BadRequest, DoesNotFit, QrmError
 from qrm.ledger.record import CPU, Record
 from qrm.pods.request import merge_asked, with_resources
 from qrm.shim.context import Context
@@ -75,8 +75,10 @@ class ContainerCalls:
     async def start(self, exchange: Exchange) -> bytes:
         """A change that has not reached the container yet is told before its first instruction."""
         container_id = cri.StartContainerRequest.FromString(exchange.request).container_id
-        if self._ledger.find(container_id) is None:
+        record = self._ledger.find(container_id)
+        if record is None:
             return await exchange.forward(exchange.request)
+        await self._pre_start(record)
         async with self._placements.teller.locks.of(container_id):
             await self._placements.teller.push_locked(container_id, mems=True)
             try:
@@ -86,6 +88,14 @@ class ContainerCalls:
                 if error.outcome_known:
                     self._placements.exited([container_id])
                 raise
+
+    async def _pre_start(self, record: Record) -> None:
+        """Tell plugins that want to know; one that fails fails the start as the fail table says."""
+        try:
+            await self._placements.crew.pre_start(record.request.pod, record.key.container, record.allocations)
+        except QrmError as error:
+            if self._context.failure(error, record.request.qos.level) is Action.REFUSE:
+                raise self._context.failed(error) from error
 
     async def stop(self, exchange: Exchange) -> bytes:
         """What ends here keeps its CPUs reserved for its pod."""

@@ -11,6 +11,7 @@ import grpc
 import structlog
 
 from qrm.allocation.placements import Placements
+from qrm.allocation.remote.errors import PluginError, PluginUnavailable
 from qrm.allocation.telling import ShrinkFailed
 from qrm.enforcement.channel import CallError
 from qrm.errors import BadRequest, DoesNotFit, LedgerError
@@ -72,6 +73,10 @@ class Context:
 def _cause(error: Exception) -> Cause:
     if isinstance(error, TimeoutError):
         return Cause.BUDGET
-    if isinstance(error, LedgerError):
-        return Cause.LEDGER
-    return Cause.SHRINK if isinstance(error, ShrinkFailed) else Cause.ALLOCATOR
+    known: tuple[tuple[type[Exception], Cause], ...] = (
+        (LedgerError, Cause.LEDGER),
+        (ShrinkFailed, Cause.SHRINK),
+        (PluginError, Cause.PLUGIN),
+        (PluginUnavailable, Cause.PLUGIN),
+    )
+    return next((cause for kind, cause in known if isinstance(error, kind)), Cause.ALLOCATOR)

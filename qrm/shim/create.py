@@ -106,6 +106,9 @@ def place(config: cri.ContainerConfig, record: Record) -> None:
 
 def pin(resources: cri.LinuxContainerResources, record: Record) -> None:
     """Put our CPUs and memory nodes in place of kubelet's, and take the CFS quota off CPUs that nobody else uses."""
+    for held in record.allocations.values():
+        for field, value in held.oci.items():
+            setattr(resources, field, value)
     allocation = record.allocations.get(CPU)
     if allocation is None:
         return

@@ -14,6 +14,7 @@ class Cause(StrEnum):
     """How qrm can fail a call."""
 
     ALLOCATOR = "allocator"
+    PLUGIN = "plugin"
     BUDGET = "budget"
     LEDGER = "ledger"
     SHRINK = "shrink"
@@ -35,6 +36,7 @@ TABLE: dict[tuple[Cause, QosLevel], Action] = {
 
 MEANING: dict[Cause | Action, str] = {
     Cause.ALLOCATOR: "an allocator raised an error that is none of its refusals",
+    Cause.PLUGIN: "a plugin that the container needs is away, too slow, or answered what cannot be used",
     Cause.BUDGET: "the time budget (`shim.budget_seconds`) was spent before a placement was in force",
     Cause.LEDGER: "the placement could not be made durable: disk full, file system read-only",
     Cause.SHRINK: "the runtime would not take a running container off the CPUs that the new one was to get",

@@ -66,6 +66,7 @@ def _write_config(folder: Path, *, endpoint: str = "", socket_folder: str = "") 
         [shim]
         socket = "{run}/qrm.sock"
         admin_socket = "{run}/admin.sock"
+        pod_resources_socket = "{run}/pod-resources.sock"
         [state]
         directory = "{folder}/state"
         [metrics]

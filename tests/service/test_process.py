@@ -34,7 +34,12 @@ async def test_the_sockets_are_for_their_owner_only(tmp_path: Path) -> None:
         for path in (Path(under.config.shim.socket), Path(under.config.shim.admin_socket)):
             assert stat.S_IMODE(path.stat().st_mode) == 0o600
             assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-        assert sorted(each.name for each in (tmp_path / "run").iterdir()) == ["admin.sock", "qrm.sock", "qrm.sock.lock"]
+        assert sorted(each.name for each in (tmp_path / "run").iterdir()) == [
+            "admin.sock",
+            "pod-resources.sock",
+            "qrm.sock",
+            "qrm.sock.lock",
+        ]
 
 
 async def test_a_second_instance_is_refused_and_harms_nothing(tmp_path: Path) -> None:
@@ -135,7 +140,8 @@ async def test_signals_end_and_reload_the_real_process(tmp_path: Path) -> None:
         file = tmp_path / "qrm.toml"
         text = (
             f'[runtime]\nendpoint = "{fake.endpoint}"\n[shim]\nsocket = "{settings.shim.socket}"\n'
-            f'admin_socket = "{settings.shim.admin_socket}"\n[state]\ndirectory = "{settings.state.directory}"\n'
+            f'admin_socket = "{settings.shim.admin_socket}"\n'
+            f'pod_resources_socket = "{settings.shim.pod_resources_socket}"\n[state]\ndirectory = "{settings.state.directory}"\n'
             f'[metrics]\nlisten = ""\n[host]\nsysfs = "{settings.host.sysfs}"\n'
         )
         file.write_text(text)
