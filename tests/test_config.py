@@ -166,7 +166,13 @@ def test_reloadable_sections() -> None:
 
 def _fields() -> list[tuple[str, str]]:
     sections = [(name, getattr(Config(), name)) for name in Config.__struct_fields__]
-    return [(name, field) for name, section in sections if name != "allocators" for field in section.__struct_fields__]
+    return [
+        (name, field)
+        for name, section in sections
+        if name != "allocators"
+        for field in section.__struct_fields__
+        if getattr(section, field) is not None
+    ]
 
 
 def test_installed_file_has_the_defaults() -> None:
@@ -184,6 +190,15 @@ def test_installed_file_explains() -> None:
     for _, field in _fields():
         number = next(number for number, line in enumerate(lines) if line.startswith(f"{field} = "))
         assert lines[number - 1].startswith("# "), field
+
+
+def test_installed_file_shows_what_has_no_default() -> None:
+    """A setting that is unset by default stands there as a comment."""
+    text = INSTALLED.read_text()
+    sections = [getattr(Config(), name) for name in Config.__struct_fields__ if name != "allocators"]
+    unset = [field for each in sections for field in each.__struct_fields__ if getattr(each, field) is None]
+    assert unset == ["allowed_uid"]
+    assert all(f"\n# {field} = " in text for field in unset)
 
 
 def test_installed_file_has_the_allocators_settings() -> None:

@@ -75,7 +75,8 @@ class Book:
         record is made from it where there is none.
         """
         others = []
-        for key, changed in allocations.items():
+        # A container all of whose resources come from plugins has nothing in the plan, and is put all the same.
+        for key, changed in {template.key: {}, **allocations}.items():
             record = self.ledger.get(key)
             if key == template.key:
                 record = template

@@ -50,9 +50,9 @@ class Reservation:
 class Placements:
     """All changes to what containers hold go through here."""
 
-    def __init__(self, book: Book, teller: Teller, metrics: Metrics, crew: Crew | None = None) -> None:
+    def __init__(self, book: Book, teller: Teller, metrics: Metrics, crew: Crew) -> None:
         self.book = book
-        self.crew = crew or Crew(lambda: book.planner.machine)
+        self.crew = crew
         self.teller = teller
         self.metrics = metrics
         self.due = asyncio.Event()

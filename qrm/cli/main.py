@@ -20,8 +20,8 @@ from qrm.cli.client import Client, NotRunning
 from qrm.cli.failures import Commands
 from qrm.cli.manifest import read_manifest
 from qrm.cli.output import has_colours, make_console, print_json, print_parts
-from qrm.cli.parameters import ANNOTATION, QUANTITY
-from qrm.config import Config, load
+from qrm.cli.parameters import ANNOTATION, QUANTITY, config_option, read_config
+from qrm.cli.plugin import plugin
 from qrm.errors import QrmError
 from qrm.pods.model import QosLevel
 from qrm.pods.qos import QOS_LEVEL
@@ -44,11 +44,6 @@ def _json_option(command: Command) -> Command:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
 
 
-def _config_option(command: Command) -> Command:
-    text = "The configuration file; the built-in defaults without it."
-    return click.option("--config", "config_file", type=click.Path(path_type=Path), metavar="FILE", help=text)(command)
-
-
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="qrm")
 @click.option(
@@ -67,13 +62,13 @@ def cli(context: click.Context, socket: Path) -> None:
 
 
 @cli.command()
-@_config_option
+@config_option
 def serve(config_file: Path | None) -> None:
     """Run the service, until SIGTERM. SIGHUP reads FILE again."""
     from qrm.service import logs
     from qrm.service.serve import serve as run_service
 
-    config = _config(config_file)
+    config = read_config(config_file)
     logs.configure(config.log)
     try:
         asyncio.run(run_service(config, source=config_file))
@@ -193,7 +188,7 @@ def doctor(service: Client, *, as_json: bool) -> None:
 
 @cli.command()
 @_json_option
-@_config_option
+@config_option
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.pass_context
 def reset(context: click.Context, config_file: Path | None, *, yes: bool, as_json: bool) -> None:
@@ -205,7 +200,7 @@ def reset(context: click.Context, config_file: Path | None, *, yes: bool, as_jso
     from qrm.service import logs
     from qrm.service.reset import reset as undo
 
-    config = _config(config_file)
+    config = read_config(config_file)
     logs.configure(config.log)
     if not yes:
         click.confirm("Take all containers off their CPUs and forget who held what?", abort=True, err=True)
@@ -239,8 +234,7 @@ def _show(answer: object, as_json: bool, draw: Callable[[Console], Iterable[Rend
         print_parts(console, draw(console))
 
 
-def _config(file: Path | None) -> Config:
-    return load(file) if file else Config()
+cli.add_command(plugin)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
 import click
 
+from qrm.config import Config, load
 from qrm.errors import ParseError
 from qrm.pods import qos
 from qrm.units import parse_millis
@@ -15,7 +20,21 @@ _KNOWN = (
     qos.NETWORK_ENHANCEMENT,
     qos.NUMA_NUMBER,
     qos.NUMA_IDS,
+    qos.MEMORY_ONLY_NODES,
 )
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def config_option(command: Command) -> Command:
+    """`--config FILE`, as the parameter `config_file`."""
+    text = "The configuration file; the built-in defaults without it."
+    return click.option("--config", "config_file", type=click.Path(path_type=Path), metavar="FILE", help=text)(command)
+
+
+def read_config(file: Path | None) -> Config:
+    """The configuration in `file`, or the defaults; raises ConfigError."""
+    return load(file) if file else Config()
 
 
 class Quantity(click.ParamType[int]):

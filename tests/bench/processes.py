@@ -79,7 +79,8 @@ class Service:
         settings = self.folder / "qrm.toml"
         settings.write_text(
             f'runtime.endpoint = "{self.endpoint}"\n'
-            f'shim = {{ socket = "{self.socket}", admin_socket = "{self.admin}", pod_resources_socket = "{self.admin}.pods" }}\n'
+            f'shim = {{ socket = "{self.socket}", admin_socket = "{self.admin}", '
+            f'pod_resources_socket = "{self.admin}.pods" }}\n'
             f'state.directory = "{self.state}"\n'
             f'metrics.listen = ""\n'
             f'log.level = "warning"\n'

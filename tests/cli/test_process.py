@@ -26,9 +26,10 @@ from qrm.demo.kubelet import KubeletClient
 from qrm.ledger.store import open_ledger
 from qrm.service import reset as reset_module
 from qrm.service.api import ResetReport
+from qrm.service.serve import running
 from qrm.topology.generate import write_sysfs
 from tests.cli.conftest import assert_told, invoke
-from tests.support import TWO_NODES
+from tests.support import TWO_NODES, config, dedicated, until, wait_ready
 
 QRM = (sys.executable, "-m", "qrm.cli.main")
 
@@ -100,6 +101,43 @@ def test_service(tmp_path: Path) -> None:
     assert process.returncode == 0
     assert out == ""
     assert f"event=reloaded file={file}" in err
+
+
+def test_plugin_serve(tmp_path: Path) -> None:
+    """`qrm plugin serve cpu` is found by a node that looks in its folder, and places containers for it."""
+    write_sysfs(TWO_NODES, tmp_path / "sys")
+    (tmp_path / "plugins").mkdir()
+    file = _write_config(tmp_path)
+    with _started("plugin", "serve", "cpu", "--directory", str(tmp_path / "plugins"), "--config", str(file)) as process:
+        deadline = time.monotonic() + 30
+        while not (tmp_path / "plugins/qrm-cpu.sock").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+        async def placed() -> str:
+            more = f'[plugins]\ndirectory = "{tmp_path}/plugins"\nrequired = ["cpu"]\n[allocators]\n'
+            async with FakeRuntime(tmp_path) as fake:
+                settings = config(tmp_path, fake.endpoint, more=more)
+                async with running(settings) as node, KubeletClient(f"unix://{settings.shim.socket}") as kubelet:
+                    await wait_ready(node)
+                    await until(lambda: bool(node.registry and "cpu" in node.registry.plugins))
+                    started = await kubelet.start_pod(dedicated("db", 2))
+                    record = node.book.ledger.find(started.containers["c0"])
+                    return str(record.cpus) if record else ""
+
+        assert asyncio.run(placed()) == "0-1"
+        process.terminate()
+        _, err = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert "event=allocated" in err
+
+
+def test_plugin_serve_without_its_folder(tmp_path: Path) -> None:
+    """A folder that is not there, and an allocator that nobody has, are told."""
+    result = _run("plugin", "serve", "cpu", "--directory", f"{tmp_path}/none")
+    assert (result.returncode, result.stderr.splitlines()[0]) == (1, f"qrm: {tmp_path}/none is no folder")
+    result = _run("plugin", "serve", "gpu", "--directory", str(tmp_path))
+    assert (result.returncode, result.stderr.splitlines()[0]) == (1, "qrm: allocators.gpu: no such allocator")
 
 
 def test_serve_without_its_file(tmp_path: Path) -> None:

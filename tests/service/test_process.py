@@ -141,7 +141,8 @@ async def test_signals_end_and_reload_the_real_process(tmp_path: Path) -> None:
         text = (
             f'[runtime]\nendpoint = "{fake.endpoint}"\n[shim]\nsocket = "{settings.shim.socket}"\n'
             f'admin_socket = "{settings.shim.admin_socket}"\n'
-            f'pod_resources_socket = "{settings.shim.pod_resources_socket}"\n[state]\ndirectory = "{settings.state.directory}"\n'
+            f'pod_resources_socket = "{settings.shim.pod_resources_socket}"\n'
+            f'[state]\ndirectory = "{settings.state.directory}"\n'
             f'[metrics]\nlisten = ""\n[host]\nsysfs = "{settings.host.sysfs}"\n'
         )
         file.write_text(text)

@@ -9,6 +9,7 @@ from pathlib import Path
 import grpc
 import pytest
 
+from qrm.allocation.remote.errors import PluginUnavailable
 from qrm.allocation.telling import ShrinkFailed
 from qrm.cpuset import CPUSet
 from qrm.demo.pods import ContainerSpec, Pod, container_config, sandbox_config
@@ -239,6 +240,14 @@ def _(under: UnderTest, patch: pytest.MonkeyPatch) -> None:
         raise KeyError("a bug")
 
     patch.setattr(type(under.node.planner.allocators[0]), "hints", broken)
+
+
+@_fails(Cause.PLUGIN)
+def _(under: UnderTest, patch: pytest.MonkeyPatch) -> None:
+    async def away(*_: object) -> None:
+        raise PluginUnavailable("no plugin for cpu is registered")
+
+    patch.setattr(under.node.crew, "hints", away)
 
 
 @_fails(Cause.LEDGER)

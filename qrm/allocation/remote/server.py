@@ -158,7 +158,7 @@ async def serve_plugin(
     Raises:
         QrmError: The socket cannot be made.
     """
-    path = directory / f"qrm-{allocator.resource.replace('/', '_')}.sock"
+    path = directory / f"qrm-{allocator.resource.rpartition('/')[2]}.sock"
     shelf = Shelf(allocator, machine, holdings)
     server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
     server.add_generic_rpc_handlers(_handlers(Service(shelf, default)))
