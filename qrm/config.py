@@ -106,6 +106,8 @@ class TopologySection(Section, frozen=True):
 
     policy: Literal["none", "best-effort", "restricted", "single-numa-node", "numeric"] = "best-effort"
     """As kubelet's --topology-manager-policy; numeric is Katalyst's."""
+    scope: Literal["container", "pod"] = "container"
+    """As kubelet's --topology-manager-scope: whether containers of a pod may be on different NUMA nodes."""
     aligned: tuple[str, ...] = ("cpu", "memory")
     """For the numeric policy: the resources that must be on the same NUMA nodes."""
 

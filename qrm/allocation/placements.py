@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 import structlog
 
 from qrm.allocation.book import Book
-from qrm.allocation.planner import Plan
-from qrm.allocation.remote.crew import Crew, Offers
+from qrm.allocation.planner import Offers, Plan
+from qrm.allocation.remote.crew import Crew
 from qrm.allocation.remote.errors import PluginUnavailable
 from qrm.allocation.telling import Teller
 from qrm.allocator import ContainerKey, ResourceRequest
@@ -245,11 +245,11 @@ class Placements:
     def _reserve(self, ask: Ask, offers: Offers) -> tuple[Reservation, Plan, tuple[ContainerKey, ...]]:
         plan: Plan = self.book.plan(ask.request, offers)
         previous = self.book.ledger.get(ask.request.key)
-        record = replace(self._record(ask), hints=plan.hints, allocations=dict(plan.own))
+        record = replace(self._record(ask), hints=plan.hints, nodes=plan.nodes, allocations=dict(plan.own))
         if previous is not None and previous.container_id and previous.attempt == ask.attempt:
             held = {**previous.allocations, **record.allocations}
             record = replace(previous, request=ask.request, asked=ask.asked, allocations=held)
-            record = replace(record, hints=plan.hints, mark=Mark.NONE)
+            record = replace(record, hints=plan.hints, nodes=plan.nodes, mark=Mark.NONE)
         others = self.book.apply(plan.allocations, record)
         return Reservation(record, previous), plan, others
 

@@ -39,6 +39,8 @@ class Record:
     """By resource."""
     hints: Mapping[str, tuple[TopologyHint, ...]] = field(default_factory=dict)
     """What each allocator offered when the choice was made, best first."""
+    nodes: NodeSet = field(default_factory=NodeSet)
+    """The NUMA nodes that suited all resources then."""
     asked: bytes = b""
     """kubelet's own LinuxContainerResources, serialised."""
     applied: CPUSet | None = None

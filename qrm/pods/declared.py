@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any
@@ -151,6 +151,22 @@ def apply(request: ResourceRequest, declared: Declared | None, source: str) -> R
         kind=declared.kind or request.kind,
         source=source,
     )
+
+
+def in_all(containers: Collection[Declared]) -> dict[str, int]:
+    """What a pod asks for as a whole, besides CPU: its containers together, or one init container if that is more.
+
+    Init containers run one after the other, before the others (Kubernetes' PodRequests; sidecars count as containers).
+    """
+    together: dict[str, int] = {}
+    for each in containers:
+        if each.kind is not ContainerKind.INIT:
+            for name, amount in each.quantities.items():
+                together[name] = together.get(name, 0) + amount
+    for each in containers:
+        if each.kind is ContainerKind.INIT:
+            together |= {name: max(amount, together.get(name, 0)) for name, amount in each.quantities.items()}
+    return together
 
 
 def _declared_for(container: str, asked: object) -> Declared:

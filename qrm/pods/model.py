@@ -137,6 +137,8 @@ class ResourceRequest:
     quantities: Mapping[str, int] = field(default_factory=dict)
     """What is asked besides CPU, by Kubernetes' resource name: `memory` and `hugepages-<size>` in bytes, NET_EGRESS and
     NET_INGRESS in Mbit/s, extended resources in their own units. What is not asked is not there."""
+    pod_quantities: Mapping[str, int] = field(default_factory=dict)
+    """The same for the pod as a whole, as far as the source of the requests knows its containers."""
     source: str = "cri"
     """Where the requests were learned: `annotation`, `kubelet`, or `cri` for the inversion of CRI's numbers."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from qrm.pods.declared import Declared, apply, main_container, merged, read_declared, read_pod, with_bandwidth
+from qrm.pods.declared import Declared, apply, in_all, main_container, merged, read_declared, read_pod, with_bandwidth
 from qrm.pods.kubelet import KubeletPods
 from qrm.pods.model import ResourceRequest
 from qrm.units import MIN_SHARES, shares_from_millis
@@ -42,9 +42,13 @@ class PodSource:
         listed, main = await self._ask_kubelet(request, fresh=fresh)
         both = {name: merged(annotated.get(name), listed.get(name)) for name in (*annotated, *listed)}
         known = {name: declared for name, declared in both.items() if declared is not None}
-        found = with_bandwidth(known, annotations, main).get(request.container)
+        complete = with_bandwidth(known, annotations, main)
         by_kubelet = request.container in listed and request.container not in annotated
-        return apply(request, found, KUBELET if by_kubelet else ANNOTATION)
+        found = complete.get(request.container)
+        if found is None:
+            return request
+        applied = apply(request, found, KUBELET if by_kubelet else ANNOTATION)
+        return replace(applied, pod_quantities=in_all(complete.values()))
 
     async def _ask_kubelet(self, request: ResourceRequest, *, fresh: bool) -> tuple[Mapping[str, Declared], str]:
         """What kubelet says about the containers of the request's pod, and which one is the main one."""

@@ -88,7 +88,7 @@ class Explanation(Struct, frozen=True):
     devices: dict[str, str] = {}
     """By resource."""
     nodes: str = ""
-    """The NUMA nodes of its CPUs."""
+    """The NUMA nodes that suited all its resources when it was placed."""
 
 
 class Change(Struct, frozen=True):

@@ -53,7 +53,8 @@ class Node:
         self.started = time.time()
         self.metrics = metrics
         machine = read_machine(Path(config.host.sysfs))
-        alignment = Alignment(Policy(config.topology.policy), config.topology.aligned)
+        topology = config.topology
+        alignment = Alignment(Policy(topology.policy), topology.aligned, whole_pod=topology.scope == "pod")
         self.planner = Planner(machine, load_allocators(config.allocators), alignment)
         self.book = Book(self.planner, ledger)
         self.channel = open_channel(config.runtime.endpoint, config.shim.max_message_bytes)

@@ -22,9 +22,11 @@ def what_if(book: Book, asked: api.PlanRequest, defaults: QosDefaults) -> api.Pl
     before = book.holdings()
     holdings = {resource: dict(held) for resource, held in before.items()}
     explained: list[api.Explanation] = []
+    home = None
     try:
         for request in _requests(asked, defaults):
-            plan = book.planner.plan(request, holdings)
+            plan = book.planner.plan(request, holdings, home=home)
+            home = plan.nodes
             for key, changed in plan.allocations.items():
                 for resource, allocation in changed.items():
                     held = holdings[resource].get(key)

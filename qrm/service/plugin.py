@@ -25,10 +25,9 @@ async def serve_allocator(config: Config, name: str, directory: Path) -> None:
     Raises:
         QrmError: there is no such allocator, its settings are wrong, or the socket cannot be made.
     """
-    if not directory.is_dir():
-        raise QrmError(f"{directory} is no folder", hint="name the one in which the other side looks for plugins")
     machine = read_machine(Path(config.host.sysfs))
     (allocator,) = load_allocators({name: config.allocators.get(name, {})})
+    _check(directory)
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
@@ -37,3 +36,8 @@ async def serve_allocator(config: Config, name: str, directory: Path) -> None:
         notify("READY=1")
         await stopping.wait()
     log.info("stopped")
+
+
+def _check(directory: Path) -> None:
+    if not directory.is_dir():
+        raise QrmError(f"{directory} is no folder", hint="name the one in which the other side looks for plugins")

@@ -56,7 +56,7 @@ def explanation(record: Record, *, kernel: str = "", cgroup: str = "") -> api.Ex
         source=record.request.source,
         quantities=dict(record.request.quantities),
         mems=str(record.mems or ""),
-        nodes=str(record.allocations[CPU].nodes) if CPU in record.allocations else "",
+        nodes=str(record.nodes),
         devices={resource: held.device for resource, held in record.allocations.items() if held.device},
     )
 

@@ -40,13 +40,13 @@ HUGE = "hugepages-1Gi"
 class Node:
     """A machine with what is held on it so far."""
 
-    def __init__(self, machine: Machine, policy: Policy) -> None:
+    def __init__(self, machine: Machine, policy: Policy, *, whole_pod: bool = False) -> None:
         allocators = load_allocators({"cpu": {}, "memory": {}, "nic": {}})
-        self.planner = Planner(machine, allocators, Alignment(policy))
+        self.planner = Planner(machine, allocators, Alignment(policy, whole_pod=whole_pod))
         self.holdings: dict[str, dict[ContainerKey, Holding]] = {each.resource: {} for each in allocators}
 
-    def place(self, request: ResourceRequest) -> Plan:
-        plan = self.planner.plan(request, self.holdings)
+    def place(self, request: ResourceRequest, home: NodeSet | None = None) -> Plan:
+        plan = self.planner.plan(request, self.holdings, home=home)
         for key, changed in plan.allocations.items():
             for resource, allocation in changed.items():
                 held = self.holdings[resource].get(key)
@@ -146,3 +146,40 @@ def test_who_asks_for_one_resource_only_holds_only_that(machine: Machine) -> Non
     """A container without bandwidth has no NIC."""
     plan = Node(machine, Policy.RESTRICTED).place(asking("db", net=0))
     assert NET_EGRESS not in plan.own
+
+
+def whole(name: str, container: str, *, memory: int, pod_memory: int) -> ResourceRequest:
+    """One container of a floating dedicated pod of 4 CPUs in all, whose memory is told for the pod as well."""
+    return ResourceRequest(
+        PodIdentity(name, "ns", name),
+        container,
+        qos=Qos(QosLevel.DEDICATED),
+        cpu_millis=2000,
+        pod_cpu_millis=4000,
+        quantities={MEMORY: memory * GIB},
+        pod_quantities={MEMORY: pod_memory * GIB},
+    )
+
+
+@pytest.mark.parametrize("whole_pod", [False, True])
+def test_with_the_scope_pod_all_containers_go_where_the_pod_fits(machine: Machine, whole_pod: bool) -> None:
+    """Node 0 suits the first container, and the pod only node 1: there both fit, else the second one is refused."""
+    node = Node(machine, Policy.RESTRICTED, whole_pod=whole_pod)
+    node.place(asking("filler", cpus=1, memory=18, huge=0, net=0, node=0))
+    first = node.place(whole("db", "a", memory=8, pod_memory=20))
+    second = whole("db", "b", memory=12, pod_memory=20)
+    if whole_pod:
+        assert set(nodes(first).values()) == {"1"}
+        assert set(nodes(node.place(second, home=first.nodes)).values()) == {"1"}
+    else:
+        assert set(nodes(first).values()) == {"0"}
+        with pytest.raises(DoesNotFit, match="stays on NUMA node 0"):
+            node.place(second, home=first.nodes)
+
+
+def test_with_the_scope_pod_a_container_that_does_not_fit_beside_its_siblings_is_refused(machine: Machine) -> None:
+    """What fits elsewhere only is told with where the pod is and where it would fit."""
+    node = Node(machine, Policy.BEST_EFFORT, whole_pod=True)
+    node.place(asking("filler", cpus=1, memory=18, huge=0, net=0, node=0))
+    with pytest.raises(DoesNotFit, match=r"does not fit on NUMA nodes 0, where its pod is"):
+        node.place(whole("db", "b", memory=24, pod_memory=24), home=NodeSet([0]))

@@ -16,6 +16,7 @@ from qrm.pods.declared import (
     RESOURCES,
     Declared,
     apply,
+    in_all,
     main_container,
     merged,
     read_declared,
@@ -301,3 +302,11 @@ def test_no_annotation_is_too_odd(text: str) -> None:
         said = str(refusal)
     assert len(said.encode()) < 1000
     assert min(amounts) >= 0
+
+
+def test_in_all() -> None:
+    """A pod asks for its containers together, or for one init container where that is more."""
+    main, side = Declared(None, {"memory": 2, "a.b/c": 1}), Declared(None, {"memory": 3}, ContainerKind.SIDECAR)
+    first, second = (Declared(None, {"memory": size}, ContainerKind.INIT) for size in (4, 9))
+    assert in_all([main, side, first]) == {"memory": 5, "a.b/c": 1}
+    assert in_all([first, main, second, side]) == {"memory": 9, "a.b/c": 1}

@@ -59,7 +59,8 @@ async def test_cri_only(source: PodSource) -> None:
 async def test_annotation_without_kubelet() -> None:
     """What is annotated counts for its container, with CRI's numbers for the rest."""
     told = await PodSource().complete(CRI, annotated(main={"memory": "1Gi", "vendor.com/fpga": "1"}))
-    assert told == replace(CRI, quantities={"memory": GI, "vendor.com/fpga": 1}, source="annotation")
+    asked = {"memory": GI, "vendor.com/fpga": 1}
+    assert told == replace(CRI, quantities=asked, pod_quantities=asked, source="annotation")
     told = await PodSource().complete(CRI, annotated(main={"cpu": "3"}))
     assert told == replace(CRI, cpu_millis=3000, source="annotation")
 
@@ -68,7 +69,9 @@ async def test_kubelet_alone() -> None:
     """Kubelet tells requests and kind, and is asked for the pod of the request."""
     source = kubelet(main={"cpu": "500m", "memory": "1Gi"})
     told = await PodSource(source).complete(CRI, {"example.com/owner": "me"})
-    assert told == replace(CRI, quantities={"memory": GI}, kind=ContainerKind.MAIN, source="kubelet")
+    both = {"memory": 2 * GI}
+    expected = replace(CRI, quantities={"memory": GI}, pod_quantities=both, kind=ContainerKind.MAIN, source="kubelet")
+    assert told == expected
     proxy = await PodSource(source).complete(replace(CRI, container="proxy"), {}, fresh=True)
     assert (proxy.kind, proxy.quantities, proxy.cpu_millis) == (ContainerKind.SIDECAR, {"memory": GI}, 500)
     assert source.asked == [("a", "shop", "web-0", False), ("a", "shop", "web-0", True)]

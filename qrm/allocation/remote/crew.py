@@ -25,9 +25,6 @@ log = structlog.get_logger(__name__)
 ALWAYS = ("cpu", "memory")
 """What every container uses, whether it asks for an amount or not."""
 
-Offers = dict[str, tuple[TopologyHint, ...]]
-"""Hints by resource; none for no preference."""
-
 
 class Crew:
     """All plugins that take part.
@@ -77,7 +74,7 @@ class Crew:
                 original=self._original,
             )
 
-    async def hints(self, request: ResourceRequest) -> Offers:
+    async def hints(self, request: ResourceRequest) -> dict[str, tuple[TopologyHint, ...]]:
         """What the plugins offer for `request`, by resource.
 
         Raises:
