@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
+import msgspec
+
 from qrm.cpuset import NodeSet
 from qrm.topology.machine import Machine, Nic
 from qrm_nic.rate import NONE, Rate
@@ -23,7 +25,7 @@ class Link:
     capacity: Rate
     """What containers can be promised on it."""
     facts: NicSettings
-    """What the operator says about it."""
+    """What the operator says about it; the addresses that the kernel knows where he says none."""
     unusable: str = ""
     """Why no new pod may have it; empty where one may."""
 
@@ -69,7 +71,11 @@ def _link(nic: Nic, machine: Machine, settings: Settings) -> Link:
         name=nic.name,
         nodes=NodeSet([] if node is None else [node]) & machine.cpu_nodes,
         capacity=Rate(_part(speed, settings.egress_ratio), _part(speed, settings.ingress_ratio)),
-        facts=facts,
+        facts=msgspec.structs.replace(
+            facts,
+            ipv4=facts.ipv4 or next((each for each in nic.addresses if ":" not in each), ""),
+            ipv6=facts.ipv6 or next((each for each in nic.addresses if ":" in each), ""),
+        ),
         unusable=_unusable(nic, facts, speed),
     )
 

@@ -32,10 +32,10 @@ class NicSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     ipv4: str = ""
-    """The address that pods on it are told. Default: none."""
+    """The address that pods on it are told. Default: its first one, where the kernel lets it be seen."""
 
     ipv6: str = ""
-    """The address that pods on it are told. Default: none."""
+    """The address that pods on it are told. Default: its first one, where the kernel lets it be seen."""
 
     netns_path: str = ""
     """The path of its network namespace that pods on it are told. Default: none."""

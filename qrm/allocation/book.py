@@ -12,6 +12,7 @@ from dataclasses import replace
 from qrm.allocation.planner import Allocations, Holdings, Offers, Plan, Planner
 from qrm.allocation.remote.errors import PluginError
 from qrm.allocator import Allocation, ContainerKey, Holding, Quantities, ResourceRequest
+from qrm.cpuset import NodeSet
 from qrm.ledger.record import CPU, Record
 from qrm.ledger.store import Ledger
 
@@ -47,11 +48,14 @@ class Book:
         found = (self.ledger.get(key) for key in self._by_pod.get(pod_uid, ()) if key.container)
         return tuple(record for record in found if record is not None)
 
-    def plan(self, request: ResourceRequest, offers: Offers | None = None) -> Plan:
-        """A plan for `request`; nothing is changed. Raises what `Planner.plan` raises."""
+    def home(self, request: ResourceRequest) -> NodeSet | None:
+        """The NUMA nodes on which other containers of the pod are; None where there are none."""
         siblings = (record for record in self.of_pod(request.pod.uid) if record.key != request.key)
-        home = next((record.nodes for record in siblings if record.nodes), None)
-        return self.planner.plan(request, self._holdings, offers, home)
+        return next((record.nodes for record in siblings if record.nodes), None)
+
+    def plan(self, request: ResourceRequest, offers: Offers | None = None, pod_offers: Offers | None = None) -> Plan:
+        """A plan for `request`; nothing is changed. Raises what `Planner.plan` raises."""
+        return self.planner.plan(request, self._holdings, offers, self.home(request), pod_offers)
 
     def check_exclusive(self, key: ContainerKey, held: Mapping[str, Allocation]) -> None:
         """That a plugin has not given a container CPUs that another pod has for itself, or the reverse.

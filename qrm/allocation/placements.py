@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 import structlog
 
 from qrm.allocation.book import Book
-from qrm.allocation.planner import Offers, Plan
+from qrm.allocation.planner import Offers, Plan, whole_pod
 from qrm.allocation.remote.crew import Crew
 from qrm.allocation.remote.errors import PluginUnavailable
 from qrm.allocation.telling import Teller
-from qrm.allocator import ContainerKey, ResourceRequest
+from qrm.allocator import Allocation, ContainerKey, ResourceRequest
 from qrm.cpuset import CPUSet
 from qrm.errors import LedgerError
 from qrm.ledger.record import Mark, Record
@@ -72,8 +72,9 @@ class Placements:
         """
         with self.metrics.step("consult"):
             offers = await self.crew.hints(ask.request)
+            pod_offers = await self._pod_offers(ask.request)
         with self.metrics.step("plan"):
-            reservation, plan, others = self._reserve(ask, offers)
+            reservation, plan, others = self._reserve(ask, offers, pod_offers)
         record = reservation.record
         key = record.key
         log.info("planned", **record.named, cpus=str(record.cpus), moving=len(others))
@@ -218,7 +219,7 @@ class Placements:
     async def _allocate_remotely(self, record: Record, plan: Plan) -> tuple[Record, tuple[ContainerKey, ...]]:
         """What plugins allocate to the container, and the others that change because of it."""
         with self.metrics.step("consult"):
-            held = await self.crew.allocate(record.request, plan.chosen)
+            held = await self._for_pod(record, plan) | await self.crew.allocate(record.request, plan.chosen)
             self.book.check_exclusive(record.key, held)
             current = self.book.ledger.get(record.key)
             if current is None or current.attempt != record.attempt:
@@ -226,6 +227,12 @@ class Placements:
             record = replace(current, allocations={**current.allocations, **held})
             self.book.put(record)
             return record, await self.reconcile(held)
+
+    async def _for_pod(self, record: Record, plan: Plan) -> dict[str, Allocation]:
+        """With the scope `pod`, what the pod as a whole gets; its first container holds it."""
+        if not self.book.planner.alignment.whole_pod or self.book.home(record.request):
+            return {}
+        return await self.crew.allocate_for_pod(whole_pod(record.request), plan.chosen)
 
     async def reconcile(self, resources: Iterable[str] | None = None) -> tuple[ContainerKey, ...]:
         """Take over what plugins have changed for others, and let them forget pods that are gone.
@@ -242,8 +249,16 @@ class Placements:
                 moved.append(key)
         return tuple(moved)
 
-    def _reserve(self, ask: Ask, offers: Offers) -> tuple[Reservation, Plan, tuple[ContainerKey, ...]]:
-        plan: Plan = self.book.plan(ask.request, offers)
+    async def _pod_offers(self, request: ResourceRequest) -> Offers:
+        """With the scope `pod`, what plugins offer for a pod as a whole, before its first container."""
+        if not self.book.planner.alignment.whole_pod or self.book.home(request):
+            return {}
+        return await self.crew.hints(whole_pod(request), for_pod=True)
+
+    def _reserve(
+        self, ask: Ask, offers: Offers, pod_offers: Offers
+    ) -> tuple[Reservation, Plan, tuple[ContainerKey, ...]]:
+        plan: Plan = self.book.plan(ask.request, offers, pod_offers)
         previous = self.book.ledger.get(ask.request.key)
         record = replace(self._record(ask), hints=plan.hints, nodes=plan.nodes, allocations=dict(plan.own))
         if previous is not None and previous.container_id and previous.attempt == ask.attempt:

@@ -75,6 +75,7 @@ class Planner:
         holdings: Holdings,
         offers: Offers | None = None,
         home: NodeSet | None = None,
+        pod_offers: Offers | None = None,
     ) -> Plan:
         """Where `request`'s container shall run.
 
@@ -83,6 +84,7 @@ class Planner:
             holdings: What everybody holds.
             offers: The hints of allocators outside this process.
             home: With the scope `pod`, the nodes on which other containers of the pod are; None for the first one.
+            pod_offers: As `offers`, for the pod as a whole, where `home` is None.
 
         Raises:
             DoesNotFit: an allocator has no room, or no NUMA nodes suit all of them; the message carries the numbers.
@@ -91,7 +93,8 @@ class Planner:
         states = {each.resource: State(self.machine, holdings.get(each.resource, {})) for each in self.allocators}
         hints = self._hints(request, states) | dict(offers or {})
         if self.alignment.whole_pod:
-            home = home or self._merged(self._hints(_whole_pod(request), states) | dict(offers or {})).nodes
+            together = self._hints(whole_pod(request), states) | dict(pod_offers or {})
+            home = home or self._merged(together).nodes
             hints = {resource: self._at_home(resource, offered, home) for resource, offered in hints.items()}
         merged = self._merged(hints)
         allocations: Allocations = {}
@@ -131,7 +134,7 @@ class Planner:
         }
 
 
-def _whole_pod(request: ResourceRequest) -> ResourceRequest:
+def whole_pod(request: ResourceRequest) -> ResourceRequest:
     """What the pod as a whole asks for, as far as it is known."""
     most = {name: max(amount, request.quantities.get(name, 0)) for name, amount in request.pod_quantities.items()}
     return replace(

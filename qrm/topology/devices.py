@@ -12,8 +12,13 @@ and is hardware itself (netvsc over a virtual function on Hyper-V, net_failover)
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+import socket
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from ipaddress import ip_address
 from pathlib import Path
+
+import psutil
 
 from qrm.cpuset import NodeSet
 from qrm.topology.attributes import children, numbered, read_id, read_text
@@ -25,10 +30,21 @@ _USABLE = {"up", "unknown"}
 """Operational states of links that carry data: "unknown" is what drivers say that do not track it (operstates.rst)."""
 
 
-def read_nics(sysfs: Path, nodes: NodeSet) -> tuple[Nic, ...]:
-    """The NICs by name. One that says it is on a node outside `nodes` is on an unknown one."""
+def read_nics(sysfs: Path, nodes: NodeSet, addresses: Mapping[str, Sequence[str]]) -> tuple[Nic, ...]:
+    """The NICs by name, with their `addresses`. One that says it is on a node outside `nodes` is on an unknown one."""
     links = [sysfs / "class/net" / name for name in children(sysfs / "class/net")]
-    return tuple(_nic(link, nodes) for link in links if _is_nic(link) and not _is_nic(link / "master"))
+    found = [_nic(link, nodes) for link in links if _is_nic(link) and not _is_nic(link / "master")]
+    return tuple(replace(nic, addresses=tuple(addresses.get(nic.name, ()))) for nic in found)
+
+
+def read_addresses() -> dict[str, list[str]]:
+    """The addresses of this network namespace's interfaces by name, without those that end at the link."""
+    families = (socket.AF_INET, socket.AF_INET6)
+    found = {
+        name: [ip_address(each.address.partition("%")[0]) for each in addresses if each.family in families]
+        for name, addresses in psutil.net_if_addrs().items()
+    }
+    return {name: [str(each) for each in ips if not each.is_link_local] for name, ips in found.items()}
 
 
 def read_disks(sysfs: Path, nodes: NodeSet) -> tuple[Disk, ...]:

@@ -63,6 +63,8 @@ class Nic:
     """Mbit/s."""
     node: int | None
     up: bool
+    addresses: tuple[str, ...] = ()
+    """Its IPv4 and IPv6 addresses that reach beyond the link, as text."""
 
 
 @dataclass(frozen=True, slots=True)

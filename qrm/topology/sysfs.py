@@ -14,7 +14,7 @@ from qrm.cpuset import CPUSet, NodeSet
 from qrm.errors import QrmError
 from qrm.topology.attributes import children, numbered, read_number, read_set, read_text
 from qrm.topology.cpus import read_cpus
-from qrm.topology.devices import read_disks, read_nics
+from qrm.topology.devices import read_addresses, read_disks, read_nics
 from qrm.topology.machine import LOCAL_DISTANCE, NO_DISTANCE, Machine, NumaNode
 
 SYSFS = Path("/sys")
@@ -38,7 +38,8 @@ def read_machine(sysfs: Path = SYSFS, *, meminfo: Path | None = None) -> Machine
     Raises:
         TopologyError: there is no online CPU to be found.
     """
-    if meminfo is None and sysfs == SYSFS:
+    ours = sysfs == SYSFS
+    if meminfo is None and ours:
         meminfo = Path("/proc/meminfo")
     root = sysfs / "devices/system/cpu"
     online = read_set(root / "online", CPUSet) or _online_by_directory(root)
@@ -51,7 +52,7 @@ def read_machine(sysfs: Path = SYSFS, *, meminfo: Path | None = None) -> Machine
         nodes=nodes,
         offline=present - online,
         isolated=(read_set(root / "isolated", CPUSet) or CPUSet()) & online,
-        nics=read_nics(sysfs, NodeSet(nodes)),
+        nics=read_nics(sysfs, NodeSet(nodes), read_addresses() if ours else {}),
         disks=read_disks(sysfs, NodeSet(nodes)),
     )
 

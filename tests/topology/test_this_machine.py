@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
 
 from qrm.cpuset import CPUSet, NodeSet
+from qrm.topology.devices import read_addresses
 from qrm.topology.machine import Machine
 from qrm.topology.sysfs import read_machine
 from tests.topology.machines import check_invariants
@@ -50,3 +52,10 @@ def test_devices(machine: Machine) -> None:
     for disk in machine.disks:
         assert not disk.name.startswith(("loop", "ram", "zram", "dm-", "md"))
         assert disk.device == (Path("/sys/block") / disk.name / "dev").read_text().strip()
+
+
+def test_addresses_are_this_machines() -> None:
+    """Loopback has its well-known address, and nothing that ends at the link is listed."""
+    found = read_addresses()
+    assert "127.0.0.1" in found["lo"]
+    assert not any(ip_address(each).is_link_local for addresses in found.values() for each in addresses)

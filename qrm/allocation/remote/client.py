@@ -10,7 +10,7 @@ from google.protobuf.message import Message
 
 from qrm.allocation.remote.allocations import RemoteAllocation, from_wire_allocation
 from qrm.allocation.remote.calls import RESOURCE_PLUGIN, call
-from qrm.allocation.remote.convert import from_wire_amount, from_wire_hint, to_wire_request
+from qrm.allocation.remote.convert import from_wire_amount, from_wire_hint, to_wire_pod_request, to_wire_request
 from qrm.allocation.remote.errors import PluginError, PluginRefused
 from qrm.allocator import BadRequest, ContainerKey, DoesNotFit, PodIdentity, ResourceRequest, TopologyHint
 from qrm.enforcement.channel import open_channel
@@ -125,12 +125,32 @@ class Plugin:
             return None
         message = to_wire_request(request, self.resource, original=self.original)
         reply = await self._judged("GetTopologyHints", message, wire.ResourceHintsResponse)
-        offered = reply.resource_hints[self.resource].hints if self.resource in reply.resource_hints else ()
-        machine = self._machine()
+        return self._offered("GetTopologyHints", reply.resource_hints)
+
+    async def pod_hints(self, request: ResourceRequest) -> Sequence[TopologyHint] | None:
+        """As `hints`, for the pod as a whole, of which `request` has the totals.
+
+        A plugin that knows no pods, as Katalyst's own, is asked as if the pod were one container.
+        """
+        if not self.options.alignment:
+            return None
+        message = to_wire_pod_request(request, self.resource, original=self.original)
         try:
-            return [from_wire_hint(each, machine) for each in offered] or None
-        except PluginError as error:
-            raise self._unusable("GetTopologyHints", "", error) from None
+            reply = await self._judged("GetPodTopologyHints", message, wire.PodResourceHintsResponse)
+        except PluginRefused:
+            return await self.hints(request)
+        return self._offered("GetPodTopologyHints", reply.resource_hints)
+
+    async def allocate_for_pod(
+        self, request: ResourceRequest, hint: TopologyHint | None
+    ) -> Mapping[str, RemoteAllocation]:
+        """What the pod as a whole gets; empty where the plugin knows no pods. Raises as `allocate`."""
+        message = to_wire_pod_request(request, self.resource, hint, original=self.original)
+        try:
+            reply = await self._judged("AllocateForPod", message, wire.PodResourceAllocationResponse)
+        except PluginRefused:
+            return {}
+        return self._allocations("AllocateForPod", reply.allocation_result, request)
 
     async def allocate(self, request: ResourceRequest, hint: TopologyHint | None) -> Mapping[str, RemoteAllocation]:
         """What the container gets, by resource: the plugin's own, and others that come with it.
@@ -209,7 +229,15 @@ class Plugin:
         seconds = self._timeouts.call if seconds is None else seconds
         return await call(self._channel, self._who, RESOURCE_PLUGIN + method, request, reply, seconds=seconds)
 
-    async def _judged(self, method: str, request: wire.ResourceRequest, reply: type[Reply]) -> Reply:
+    def _offered(self, method: str, hints: Mapping[str, wire.ListOfTopologyHints]) -> Sequence[TopologyHint] | None:
+        offered = hints[self.resource].hints if self.resource in hints else ()
+        machine = self._machine()
+        try:
+            return [from_wire_hint(each, machine) for each in offered] or None
+        except PluginError as error:
+            raise self._unusable(method, "", error) from None
+
+    async def _judged(self, method: str, request: Message, reply: type[Reply]) -> Reply:
         """A call whose refusal is about the request."""
         try:
             return await self._call(method, request, reply)

@@ -111,6 +111,25 @@ def to_wire_request(
     return message
 
 
+def to_wire_pod_request(
+    request: ResourceRequest, resource: str, hint: TopologyHint | None = None, *, original: bool = True
+) -> wire.PodResourceRequest:
+    """As `to_wire_request`, for the pod as a whole; `request` has its totals."""
+    one = to_wire_request(request, resource, hint, original=original)
+    message = wire.PodResourceRequest(
+        pod_uid=one.pod_uid,
+        pod_namespace=one.pod_namespace,
+        pod_name=one.pod_name,
+        resource_name=one.resource_name,
+        resource_requests=one.resource_requests,
+        labels=one.labels,
+        annotations=one.annotations,
+    )
+    if hint is not None:
+        message.hint.CopyFrom(one.hint)
+    return message
+
+
 def from_wire_request(message: wire.ResourceRequest, default: QosLevel = QosLevel.SHARED) -> ResourceRequest:
     """The container's ask in `message`; `default` is the level of a pod that names none.
 

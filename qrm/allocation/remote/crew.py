@@ -74,15 +74,16 @@ class Crew:
                 original=self._original,
             )
 
-    async def hints(self, request: ResourceRequest) -> dict[str, tuple[TopologyHint, ...]]:
-        """What the plugins offer for `request`, by resource.
+    async def hints(self, request: ResourceRequest, *, for_pod: bool = False) -> dict[str, tuple[TopologyHint, ...]]:
+        """What the plugins offer for `request`, by resource; `for_pod`: it is the ask of a pod as a whole.
 
         Raises:
             DoesNotFit, BadRequest: One has no room, or finds the request wrong.
             PluginUnavailable, PluginError: One that is needed is not there, or cannot be understood.
         """
         plugins = self._asked(request)
-        found = await asyncio.gather(*(each.hints(request) for each in plugins))
+        ask = (each.pod_hints if for_pod else each.hints for each in plugins)
+        found = await asyncio.gather(*(each(request) for each in ask))
         return {plugin.resource: tuple(hints or ()) for plugin, hints in zip(plugins, found, strict=True)}
 
     async def allocate(self, request: ResourceRequest, chosen: Mapping[str, TopologyHint]) -> dict[str, Allocation]:
@@ -93,6 +94,14 @@ class Crew:
         """
         plugins = self._asked(request)
         found = await asyncio.gather(*(each.allocate(request, chosen.get(each.resource)) for each in plugins))
+        return _allocations(held for each in found for held in each.values())
+
+    async def allocate_for_pod(
+        self, request: ResourceRequest, chosen: Mapping[str, TopologyHint]
+    ) -> dict[str, Allocation]:
+        """What the plugins allocate to the pod as a whole, before its first container. Raises as `hints`."""
+        plugins = self._asked(request)
+        found = await asyncio.gather(*(each.allocate_for_pod(request, chosen.get(each.resource)) for each in plugins))
         return _allocations(held for each in found for held in each.values())
 
     async def pre_start(self, pod: PodIdentity, container: str, resources: Iterable[str]) -> None:

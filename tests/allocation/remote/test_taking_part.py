@@ -103,14 +103,16 @@ async def placements(under: UnderTest, pods: list[Pod]) -> list[str]:
     return outcome
 
 
-async def test_three_plugins_place_as_three_allocators_in_process(tmp_path: Path) -> None:
+@pytest.mark.parametrize("scope", ["container", "pod"])
+async def test_three_plugins_place_as_three_allocators_in_process(tmp_path: Path, scope: str) -> None:
     """The same pods come and go before both; after each step every container is on the same CPUs and memory nodes."""
     pods = generated(30)
+    topology = f'[topology]\nscope = "{scope}"\n'
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
-    async with under_test(tmp_path / "a", more=LOCAL) as under:
+    async with under_test(tmp_path / "a", more=LOCAL + topology) as under:
         local = await placements(under, pods)
-    async with with_plugins(tmp_path / "b", *THREE) as under:
+    async with with_plugins(tmp_path / "b", *THREE, local="[allocators]\n" + topology) as under:
         distant = await placements(under, pods)
         under.check()
     assert distant == local
