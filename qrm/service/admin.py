@@ -78,7 +78,8 @@ class Admin:
             ):
                 seen = await self._node.kernel.cpuset(record.container_id) if record.running else None
                 kernel, cgroup = (str(seen.cpus or seen.effective), str(seen.path)) if seen else ("", "")
-                found.append(views.explanation(record, kernel=kernel, cgroup=cgroup))
+                plugins = await self._node.crew.held(record.key)
+                found.append(views.explanation(record, kernel=kernel, cgroup=cgroup, plugins=plugins))
         if not found:
             raise BadRequest(f"no pod or container {wanted!r} in the ledger", hint="qrm pods lists them")
         return found

@@ -89,6 +89,8 @@ class Explanation(Struct, frozen=True):
     """By resource."""
     nodes: str = ""
     """The NUMA nodes that suited all its resources when it was placed."""
+    plugins: dict[str, str] = {}
+    """What plugins say that it holds, by resource."""
 
 
 class Change(Struct, frozen=True):

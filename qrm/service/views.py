@@ -40,7 +40,9 @@ def container(record: Record) -> api.Container:
     )
 
 
-def explanation(record: Record, *, kernel: str = "", cgroup: str = "") -> api.Explanation:
+def explanation(
+    record: Record, *, kernel: str = "", cgroup: str = "", plugins: dict[str, str] | None = None
+) -> api.Explanation:
     """One record as `qrm explain` shows it."""
     asked = cri.LinuxContainerResources.FromString(record.asked)
     return api.Explanation(
@@ -57,6 +59,7 @@ def explanation(record: Record, *, kernel: str = "", cgroup: str = "") -> api.Ex
         quantities=dict(record.request.quantities),
         mems=str(record.mems or ""),
         nodes=str(record.nodes),
+        plugins=plugins or {},
         devices={resource: held.device for resource, held in record.allocations.items() if held.device},
     )
 

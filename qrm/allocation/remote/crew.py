@@ -8,8 +8,9 @@ in the ledger is removed by the next `reconcile`, after a restart too.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
+from typing import TypeVar
 
 import structlog
 
@@ -21,6 +22,8 @@ from qrm.allocator import Allocation, ContainerKey, PodIdentity, ResourceRequest
 from qrm.topology.machine import Machine
 
 log = structlog.get_logger(__name__)
+
+Answer = TypeVar("Answer")
 
 ALWAYS = ("cpu", "memory")
 """What every container uses, whether it asks for an amount or not."""
@@ -129,6 +132,18 @@ class Crew:
                     found.setdefault(key, {}).update(_allocations(allocations.values()))
         return found
 
+    async def held(self, key: ContainerKey) -> dict[str, str]:
+        """What the plugins themselves say that a container holds, by resource, in words."""
+        calls = {
+            name: each.topology_aware_resources(key.pod_uid, key.container) for name, each in self._plugins.items()
+        }
+        return await _in_words(calls, lambda found: {name: each.total for name, each in found.items()})
+
+    async def stock(self) -> dict[str, str]:
+        """What the plugins say that there is for containers, by resource, in words."""
+        calls = {name: each.topology_aware_allocatable() for name, each in self._plugins.items()}
+        return await _in_words(calls, lambda found: {name: each.allocatable.total for name, each in found.items()})
+
     async def close(self) -> None:
         """End all connections."""
         await asyncio.gather(*(each.close() for each in self._plugins.values()))
@@ -161,6 +176,20 @@ class Crew:
     def _close(self, plugin: Plugin) -> None:
         task = asyncio.get_running_loop().create_task(plugin.close(), name=f"close {plugin.resource}")
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+
+async def _in_words(
+    calls: Mapping[str, Awaitable[Answer]], totals: Callable[[Answer], Mapping[str, int]]
+) -> dict[str, str]:
+    """The answers for people; what went wrong stands in place of one."""
+    answers = await asyncio.gather(*calls.values(), return_exceptions=True)
+    said: dict[str, str] = {}
+    for plugin, answer in zip(calls, answers, strict=True):
+        if isinstance(answer, BaseException):
+            said[plugin] = str(answer)
+        else:
+            said |= {name: str(total) for name, total in totals(answer).items()}
+    return said
 
 
 def _allocations(held: Iterable[RemoteAllocation]) -> dict[str, Allocation]:

@@ -21,6 +21,7 @@ from qrm.demo.fake_runtime import FakeRuntime
 from qrm.demo.kubelet import KubeletClient
 from qrm.demo.pods import Pod
 from qrm.ledger.record import Mark
+from qrm.service.doctor import examine
 from qrm.service.node import Node
 from qrm.service.serve import running
 from qrm.topology.sysfs import read_machine
@@ -130,6 +131,17 @@ async def test_a_plugins_changes_reach_running_containers_before_the_new_one_exi
         assert theirs == CPUSet(range(8)) - CPUSet.parse(under.kernel_cpus(new.containers["c0"]))
         await under.kubelet.end_pod(new)
         await until(lambda: under.kernel_cpus(shared.containers["c0"]) == "0-7")
+
+
+async def test_people_are_told_what_plugins_say(tmp_path: Path) -> None:
+    """doctor has each plugin with what it can give, explain what it says that a container holds."""
+    async with with_plugins(tmp_path, "cpu") as under:
+        started = await under.kubelet.start_pod(dedicated("db", 2))
+        features = {each.name: each for each in (await examine(under.node)).features}
+        assert features["plugin cpu"].state == "on"
+        assert features["plugin cpu"].why.endswith("allocatable: 8000")
+        held = await under.node.crew.held(under.record(started.containers["c0"]).key)
+        assert held == {"cpu": "2000"}
 
 
 async def test_a_plugin_that_is_away_costs_its_pods_what_the_table_says(tmp_path: Path) -> None:

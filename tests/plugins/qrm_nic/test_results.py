@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from qrm.allocator import NET_EGRESS, NET_INGRESS, ContainerKey, Quantities
 from tests.plugins.qrm_nic.nodes import Node, ask, eth, two_nodes
 
@@ -28,6 +30,15 @@ def test_an_allocation_in_full() -> None:
         "QRM_NIC_IPV4": "192.0.2.7",
         "QRM_NIC_IPV6": "2001:db8::7",
     }
+
+
+def test_addresses_are_the_kernels_unless_the_operator_says_others() -> None:
+    """The first of each kind is told; a setting wins."""
+    nic = replace(eth(0, 1), addresses=("192.0.2.1", "192.0.2.2", "2001:db8::1"))
+    held = Node(two_nodes(nic)).create(ask("a", 100))
+    assert (held.envs["QRM_NIC_IPV4"], held.envs["QRM_NIC_IPV6"]) == ("192.0.2.1", "2001:db8::1")
+    held = Node(two_nodes(nic), {"nics": {"eth0": FACTS}}).create(ask("a", 100))
+    assert (held.envs["QRM_NIC_IPV4"], held.envs["QRM_NIC_IPV6"]) == ("192.0.2.7", "2001:db8::7")
 
 
 def test_what_is_not_known_is_not_told() -> None:
