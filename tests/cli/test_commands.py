@@ -98,7 +98,7 @@ async def test_explain(asked: Asked, name: str) -> None:
     """A container is found by any of its names, and ledger and kernel are compared."""
     lines = shown((await asked.run("explain", name)).stdout)
     assert lines[0] == "default/web/nginx  shared_cores"
-    assert "  request             0.5 CPUs" in lines
+    assert "  request             0.5 CPUs, by cri" in lines
     assert lines[-1].endswith("ledger and kernel agree")
 
 

@@ -107,7 +107,7 @@ def test_explain() -> None:
     lines = text(*explain([EXPLANATION]), width=120)
     assert lines[0] == "default/db-0/main  dedicated_cores"
     said = {line[2:22].strip(): line[22:] for line in lines[1:]}
-    assert said["request"] == "4 CPUs"
+    assert said["request"] == "4 CPUs, by cri"
     assert said["asked by kubelet"] == "cpu_quota = 400000"
     assert said["annotations"] == "qos_level = dedicated_cores"
     assert said["cpu offered"] == "preferred 0, possible 0-1"
