@@ -6,16 +6,19 @@ the sockets go. Containers are found by the runtime's list, so this works with t
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
 import structlog
 
+from qrm.allocator import MEMORY
 from qrm.config import Config
+from qrm.cpuset import NodeSet
 from qrm.enforcement.channel import CallError, open_channel
 from qrm.enforcement.runtime import RuntimeClient
 from qrm.errors import RuntimeUnreachable
-from qrm.ledger.annotation import KEY, read_annotation
+from qrm.ledger.annotation import KEY, Kept, read_annotation
 from qrm.ledger.store import open_ledger
 from qrm.service.api import ResetReport
 from qrm.service.sockets import only_instance
@@ -48,21 +51,32 @@ async def reset(config: Config) -> ResetReport:
     return ResetReport(done, failed, removed)
 
 
-def _asked(config: Config) -> dict[str, cri.LinuxContainerResources]:
-    """kubelet's own numbers by container id, as far as the ledger has them."""
+@dataclass(frozen=True, slots=True)
+class _Own:
+    """What a container is to get back."""
+
+    asked: cri.LinuxContainerResources
+    """kubelet's own numbers."""
+    mems: bool
+    """Whether its memory nodes were ours."""
+
+
+def _asked(config: Config) -> dict[str, _Own]:
+    """What containers are to get back by id, as far as the ledger has them."""
     path = _ledger_path(config)
     if not path.exists():
         return {}
     ledger, _ = open_ledger(path)
     try:
-        return {record.container_id: cri.LinuxContainerResources.FromString(record.asked) for record in ledger}
+        return {
+            record.container_id: _Own(cri.LinuxContainerResources.FromString(record.asked), bool(record.mems))
+            for record in ledger
+        }
     finally:
         ledger.close()
 
 
-async def _release(
-    runtime: RuntimeClient, machine: Machine, asked: dict[str, cri.LinuxContainerResources]
-) -> tuple[int, list[str]]:
+async def _release(runtime: RuntimeClient, machine: Machine, asked: dict[str, _Own]) -> tuple[int, list[str]]:
     try:
         containers = await runtime.list_containers()
     except CallError as error:
@@ -74,15 +88,29 @@ async def _release(
         kept = read_annotation(container.annotations.get(KEY, ""))
         if container.state not in _LIVE or (kept is None and container.id not in asked):
             continue
-        own = asked.get(container.id) or cri.LinuxContainerResources.FromString(kept.asked_bytes if kept else b"")
-        given = cri.LinuxContainerResources(cpuset_cpus=own.cpuset_cpus or str(machine.online), cpu_quota=own.cpu_quota)
+        own = asked.get(container.id) or _kept(kept)
         try:
-            await runtime.update(container.id, given)
+            await runtime.update(container.id, _given_back(own, machine))
             done += 1
         except CallError as error:
             if error.code is not grpc.StatusCode.NOT_FOUND:
                 failed.append(f"{container.id}: {error.details}")
     return done, failed
+
+
+def _kept(kept: Kept | None) -> _Own:
+    asked = cri.LinuxContainerResources.FromString(kept.asked_bytes if kept else b"")
+    return _Own(asked, kept is not None and MEMORY in kept.others)
+
+
+def _given_back(own: _Own, machine: Machine) -> cri.LinuxContainerResources:
+    """What undoes our changes. Empty fields would mean "unchanged", so everything is named."""
+    memory = NodeSet(node.id for node in machine.nodes.values() if node.memory)
+    return cri.LinuxContainerResources(
+        cpuset_cpus=own.asked.cpuset_cpus or str(machine.online),
+        cpuset_mems=(own.asked.cpuset_mems or str(memory)) if own.mems else "",
+        cpu_quota=own.asked.cpu_quota,
+    )
 
 
 def _remove_files(config: Config) -> list[str]:

@@ -143,9 +143,10 @@ async def test_doctor_sees_kubelets_static_cpu_manager(under: UnderTest) -> None
 async def test_reset_gives_everything_back(tmp_path: Path) -> None:
     """Every container has all CPUs and kubelet's quota again, ledger and sockets are gone, strangers are untouched."""
     async with FakeRuntime(tmp_path, pod_updates=True) as fake:
-        async with under_test(tmp_path, fake=fake) as under:
+        async with under_test(tmp_path, fake=fake, more="[allocators.cpu]\n[allocators.memory]\n") as under:
             shared = await under.kubelet.start_pod(pod("web"))
             new = await under.kubelet.start_pod(dedicated("db", 3))
+            assert (fake.cgroup_of(new.containers["c0"]) / "cpuset.mems").read_text().strip() == "0"
             with pytest.raises(AlreadyRunning):
                 await reset(under.config)
             await under.settled()
@@ -153,6 +154,7 @@ async def test_reset_gives_everything_back(tmp_path: Path) -> None:
         assert (report.containers, report.failed) == (2, [])
         for container in (*shared.containers.values(), *new.containers.values()):
             assert (fake.cgroup_of(container) / "cpuset.cpus").read_text().strip() == "0-7"
+            assert (fake.cgroup_of(container) / "cpuset.mems").read_text().strip() == "0-1"
         assert (fake.cgroup_of(new.containers["c0"]) / "cpu.max").read_text().split()[0] == "300000"
         assert list((tmp_path / "run").iterdir()) == []
         assert list((tmp_path / "state").iterdir()) == []
