@@ -125,9 +125,11 @@ async def under_test(
 ) -> AsyncIterator[UnderTest]:
     """A node in front of a fake runtime with the same CPUs; of a given `fake`, the caller takes care."""
     if fake is None:
-        async with FakeRuntime(folder, pod_updates=True) as own:
-            async with under_test(folder, more=more, layout=layout, fake=own) as made:
-                yield made
+        async with (
+            FakeRuntime(folder, pod_updates=True) as own,
+            under_test(folder, more=more, layout=layout, fake=own) as made,
+        ):
+            yield made
         return
     settings = config(folder, fake.endpoint, more=more, layout=layout)
     async with running(settings, metrics=Metrics()) as node, KubeletClient(f"unix://{settings.shim.socket}") as kubelet:
