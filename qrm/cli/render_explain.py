@@ -82,7 +82,7 @@ def _section(told: api.Explanation) -> Iterator[RenderableType]:
         ("pool", container.pool or "none"),
         *((("chosen NUMA nodes", told.nodes),) if told.nodes else ()),
         ("CPUs by the ledger", f"{container.cpus or 'none'}{' (exclusive)' if container.exclusive else ''}"),
-        *((("memory nodes", told.mems),) if told.mems else ()),
+        *((("memory nodes", f"{told.mems}, in the kernel {told.kernel_mems or 'none'}"),) if told.mems else ()),
         *_listed("devices", told.devices),
         *_listed("plugins say", told.plugins),
         *((f"{resource} because", why) for resource, why in told.why.items() if why),

@@ -77,9 +77,8 @@ class Admin:
                 wanted and (record.key.pod_uid == wanted or record.container_id.startswith(wanted))
             ):
                 seen = await self._node.kernel.cpuset(record.container_id) if record.running else None
-                kernel, cgroup = (str(seen.cpus or seen.effective), str(seen.path)) if seen else ("", "")
                 plugins = await self._node.crew.held(record.key)
-                found.append(views.explanation(record, kernel=kernel, cgroup=cgroup, plugins=plugins))
+                found.append(views.explanation(record, seen=seen, plugins=plugins))
         if not found:
             raise BadRequest(f"no pod or container {wanted!r} in the ledger", hint="qrm pods lists them")
         return found

@@ -85,6 +85,8 @@ class Explanation(Struct, frozen=True):
     """What is asked besides CPU, by resource name."""
     mems: str = ""
     """The NUMA nodes that its memory may be on; empty where qrm does not say."""
+    kernel_mems: str = ""
+    """The memory nodes in its cgroup now."""
     devices: dict[str, str] = {}
     """By resource."""
     nodes: str = ""

@@ -9,6 +9,7 @@ from dataclasses import fields, is_dataclass
 from qrm.allocation.book import Book
 from qrm.allocator import Quantities, TopologyHint
 from qrm.cpuset import CPUSet
+from qrm.enforcement.cgroup import KernelCpuset
 from qrm.ledger.record import CPU, Mark, Record
 from qrm.pods.model import Qos
 from qrm.service import api
@@ -41,9 +42,9 @@ def container(record: Record) -> api.Container:
 
 
 def explanation(
-    record: Record, *, kernel: str = "", cgroup: str = "", plugins: dict[str, str] | None = None
+    record: Record, *, seen: KernelCpuset | None = None, plugins: dict[str, str] | None = None
 ) -> api.Explanation:
-    """One record as `qrm explain` shows it."""
+    """One record as `qrm explain` shows it; `seen` is what the kernel has, as far as it was asked."""
     asked = cri.LinuxContainerResources.FromString(record.asked)
     return api.Explanation(
         container=container(record),
@@ -52,14 +53,15 @@ def explanation(
         hints={resource: _hints(offered) for resource, offered in record.hints.items()},
         why={resource: allocation.why for resource, allocation in record.allocations.items()},
         applied=str(record.applied) if record.applied else "",
-        kernel=kernel,
-        cgroup=cgroup,
+        kernel=str(seen.cpus or seen.effective) if seen else "",
+        cgroup=str(seen.path) if seen else "",
         created=record.created,
         source=record.request.source,
         quantities=dict(record.request.quantities),
         mems=str(record.mems or ""),
         nodes=str(record.nodes),
         plugins=plugins or {},
+        kernel_mems=str(seen.mems) if seen else "",
         devices={resource: held.device for resource, held in record.allocations.items() if held.device},
     )
 
