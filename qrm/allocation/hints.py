@@ -178,17 +178,19 @@ def _numeric(hints: Hints, aligned: frozenset[str]) -> dict[str, TopologyHint] |
     together = {name: offered for name, offered in hints.items() if name in aligned}
     others = {name: offered for name, offered in hints.items() if name not in aligned}
     bases = _common(together) if together else [{}]
-    best: tuple[tuple[int, ...], dict[str, TopologyHint]] | None = None
-    for base in bases:
-        chain = [next(iter(base.values())).nodes.mask] if base else []
-        for rest in _chains(others, sorted(others), chain):
-            found = base | rest
-            unloved = sum(not hint.preferred for hint in rest.values())
-            sizes = sorted((len(hint.nodes) for hint in found.values()), reverse=True)
-            cost = (unloved, *sizes, _rank(hints, found), *(found[name].nodes.mask for name in sorted(found)))
-            if best is None or cost < best[0]:
-                best = cost, found
-    return best[1] if best else None
+    for unloved in range(len(others) + 1):
+        best: tuple[tuple[int, ...], dict[str, TopologyHint]] | None = None
+        for base in bases:
+            chain = [next(iter(base.values())).nodes.mask] if base else []
+            for rest in _chains(others, sorted(others), chain, unloved):
+                found = base | rest
+                sizes = sorted((len(hint.nodes) for hint in found.values()), reverse=True)
+                cost = (*sizes, _rank(hints, found), *(found[name].nodes.mask for name in sorted(found)))
+                if best is None or cost < best[0]:
+                    best = cost, found
+        if best is not None:
+            return best[1]
+    return None
 
 
 def _common(hints: Hints) -> list[dict[str, TopologyHint]]:
@@ -209,15 +211,21 @@ def _merit(hints: Hints, chosen: Mapping[str, TopologyHint]) -> tuple[int, ...]:
     return (unloved, *(len(hint.nodes) for hint in chosen.values()), _rank(hints, chosen))
 
 
-def _chains(hints: Hints, names: Sequence[str], chain: Sequence[int]) -> Iterable[dict[str, TopologyHint]]:
-    """A hint for each of `names`, so that of any two sets, those of `chain` among them, one contains the other."""
+def _chains(
+    hints: Hints, names: Sequence[str], chain: Sequence[int], unloved: int
+) -> Iterable[dict[str, TopologyHint]]:
+    """A hint for each of `names`, so that of any two sets, those of `chain` among them, one contains the other.
+
+    At most `unloved` of the hints are not preferred.
+    """
     if not names:
         yield {}
         return
     name, *rest = names
     for hint in _worth_trying(hints[name]):
-        if all(_nested(hint.nodes.mask, other) for other in chain):
-            for others in _chains(hints, rest, [*chain, hint.nodes.mask]):
+        left = unloved - (not hint.preferred)
+        if left >= 0 and all(_nested(hint.nodes.mask, other) for other in chain):
+            for others in _chains(hints, rest, [*chain, hint.nodes.mask], left):
                 yield {name: hint, **others}
 
 

@@ -245,7 +245,8 @@ class Harness:
         except DoesNotFit as refused:
             raise ContractBroken(f"hint {hint} was offered and is refused: {refused}") from refused
         allocation = changes.allocations.get(asked.key)
-        if allocation is None or not allocation.nodes <= hint.nodes:
+        # Where CPUs have gone, a container may have to run far from the nodes that it is bound to.
+        if allocation is None or not (allocation.nodes <= hint.nodes or self._replugged):
             raise ContractBroken(f"hint {hint} was answered with {allocation} for {asked.key}")
         return changes
 

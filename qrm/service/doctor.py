@@ -24,7 +24,7 @@ async def examine(node: Node) -> api.Doctor:
         _placing(node),
         api.Feature("cgroup", ON, f"version {cgroups.version} at {config.host.cgroup}"),
         *(api.Feature(f"allocator {each.resource}", ON, type(each).__module__) for each in node.planner.allocators),
-        *_plugins(node, await node.crew.stock()),
+        *_plugins(node, *await node.crew.stock()),
         _static_cpu_manager(node),
         _unmanaged(node),
         _pod_source(node),
@@ -75,15 +75,17 @@ def _pod_source(node: Node) -> api.Feature:
     return api.Feature(name, ON, node.config.kubelet.pods_url)
 
 
-def _plugins(node: Node, stock: dict[str, str]) -> list[api.Feature]:
+def _plugins(node: Node, stock: dict[str, str], trouble: dict[str, str]) -> list[api.Feature]:
     """Each plugin that was seen, and those that must be there and are not."""
     seen = node.registry.plugins if node.registry is not None else {}
-    features = [
-        api.Feature(f"plugin {name}", ON, f"{each.endpoint}, allocatable: {stock.get(name, 'not told')}")
-        if each.state is Standing.REGISTERED
-        else api.Feature(f"plugin {name}", DEGRADED, f"{each.endpoint} is {each.state}: {each.why}")
-        for name, each in sorted(seen.items())
-    ]
+    features = []
+    for name, each in sorted(seen.items()):
+        state, why = ON, f"{each.endpoint}, allocatable: {stock.get(name, 'not told')}"
+        if each.state is not Standing.REGISTERED:
+            state, why = DEGRADED, f"{each.endpoint} is {each.state}: {each.why}"
+        elif name in trouble:
+            state, why = DEGRADED, trouble[name]
+        features.append(api.Feature(f"plugin {name}", state, why))
     missing = [name for name in node.config.plugins.required if name not in seen]
     return features + [api.Feature(f"plugin {name}", DEGRADED, "required and not registered") for name in missing]
 

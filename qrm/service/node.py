@@ -15,6 +15,7 @@ from qrm.allocation.hints import Policy
 from qrm.allocation.placements import Placements
 from qrm.allocation.planner import Alignment, Planner
 from qrm.allocation.registry import load_allocators
+from qrm.allocation.remote.client import Timeouts
 from qrm.allocation.remote.crew import Crew
 from qrm.allocation.remote.registry import PluginRegistry
 from qrm.allocation.telling import Teller
@@ -66,6 +67,8 @@ class Node:
             local=[each.resource for each in self.planner.allocators],
             required=config.plugins.required,
             original=config.plugins.original_names,
+            # A plugin is asked for hints and then to allocate: both are to fit into what a creation may take.
+            timeouts=Timeouts(call=min(10.0, config.shim.budget_seconds * 0.4)),
         )
         self.registry = _registry(config.plugins, self.crew)
         self.placements = Placements(

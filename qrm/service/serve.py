@@ -68,10 +68,15 @@ async def serve(config: Config, *, source: Path | None = None, metrics: Metrics 
 @asynccontextmanager
 async def _tasks(node: Node) -> AsyncIterator[None]:
     """Every loop of the process."""
+
+    def pause() -> float:
+        return node.config.upkeep.drift_seconds
+
     loops: dict[str, Callable[[], Awaitable[None]]] = {
         "compare": node.compare_at_start,
         "growth": node.grow,
-        "upkeep": lambda: periodic("upkeep", lambda: node.config.upkeep.drift_seconds, node.upkeep.cycle),
+        "upkeep": lambda: periodic("upkeep", pause, node.upkeep.cycle),
+        "repair": lambda: periodic("repair", pause, node.upkeep.repair),
         "watchdog": watchdog,
     }
     if node.registry is not None:

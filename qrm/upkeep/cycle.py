@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -11,7 +12,7 @@ import structlog
 from qrm.allocation.placements import Ask, Placements
 from qrm.enforcement.channel import CallError
 from qrm.enforcement.runtime import RuntimeClient
-from qrm.ledger.record import Mark
+from qrm.ledger.record import Mark, Record
 from qrm.pods.model import QosLevel
 from qrm.pods.request import QosDefaults
 from qrm.upkeep.adopt import Adopter
@@ -61,8 +62,6 @@ class Upkeep:
                 did.append(f"adopted {adopted}")
         except CallError as error:
             return f"the runtime does not answer: {error}"
-        if repaired := await self._repair_unmanaged():
-            did.append(f"placed {repaired} unmanaged")
         if drifted := await self._drift.check():
             did.append(f"put back {drifted} drifted")
         self.count()
@@ -84,17 +83,24 @@ class Upkeep:
             for pool, cpus in quantities.pools.items():
                 metrics.pool.labels(pool).set(len(cpus))
 
-    async def _repair_unmanaged(self) -> int:
-        """Place what had to pass while qrm failed; what still does not work out stays marked."""
-        repaired = 0
-        for record in self._placements.book.ledger:
-            if record.mark is not Mark.UNMANAGED or not record.running or not record.container_id:
-                continue
-            try:
-                await self._placements.reserve(Ask(record.request, record.sandbox_id, record.attempt, record.asked))
-            except Exception as error:
-                log.warning("still unmanaged", pod=str(record.request.pod), error=str(error))
-            else:
-                self._placements.changed(record.container_id, record.asked, None)
-                repaired += 1
-        return repaired
+    async def repair(self) -> str:
+        """Place what had to pass while qrm failed; what still does not work out stays marked.
+
+        A round of its own: where a plugin hangs, it takes as long as the plugin may, and delays nothing else.
+        """
+        waiting = [
+            record
+            for record in self._placements.book.ledger
+            if record.mark is Mark.UNMANAGED and record.running and record.container_id
+        ]
+        placed = sum(await asyncio.gather(*(self._place(record) for record in waiting)))
+        return f"placed {placed} unmanaged" if placed else ""
+
+    async def _place(self, record: Record) -> bool:
+        try:
+            await self._placements.reserve(Ask(record.request, record.sandbox_id, record.attempt, record.asked))
+        except Exception as error:
+            log.warning("still unmanaged", pod=str(record.request.pod), error=str(error))
+            return False
+        self._placements.changed(record.container_id, record.asked, None)
+        return True

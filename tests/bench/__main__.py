@@ -16,9 +16,12 @@ from tests.bench import crowd
 from tests.bench.allocation import CONTAINERS, PODS, allocation
 from tests.bench.idle import idle
 from tests.bench.latency import latency, populate
+from tests.bench.merging import merging
 from tests.bench.processes import Service, fake_runtime, memory_folder
+from tests.bench.remote import remote
 from tests.bench.report import Table, as_json, show
 from tests.bench.restart import restart
+from tests.bench.together import together
 
 _FEW_PODS = 100
 _CPUS = 256
@@ -27,6 +30,9 @@ _CPUS = 256
 async def measure(folder: Path, disk: Path) -> AsyncIterator[Table]:
     """All tables, each as soon as it is there."""
     yield allocation(folder)
+    yield merging()
+    yield together(folder)
+    yield await remote(folder)
     layout = crowd.MACHINES[_CPUS]
     pods = crowd.crowd(PODS, CONTAINERS, _CPUS)
     async with fake_runtime(folder, layout) as endpoint:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from qrm.allocator import ResourceRequest
 from qrm.demo.pods import Pod
 from qrm.ledger.record import Record
 from qrm.ledger.store import open_ledger
-from qrm.topology.generate import write_sysfs
+from qrm.topology.generate import Layout, write_sysfs
 from qrm.topology.sysfs import read_machine
 from tests.bench import crowd
 from tests.bench.report import Cell, Table, millis, p50, p99
@@ -26,7 +26,7 @@ _REQUESTS: dict[str, Callable[[str], Pod]] = {"4 dedicated": crowd.dedicated, "s
 
 
 @dataclass
-class _Figures:
+class Figures:
     """Seconds of CPU time for one kind of request."""
 
     plan: list[float] = field(default_factory=list)
@@ -47,21 +47,26 @@ def allocation(folder: Path) -> Table:
     for cpus in crowd.MACHINES:
         book = _filled(folder / str(cpus), cpus)
         for what, pod in _REQUESTS.items():
-            figures = _Figures()
+            figures = Figures()
             for turn in range(_SAMPLES):
                 (request,) = crowd.requests([pod(f"new-{turn}")])
-                _sample(book, request, figures)
-            table.lines.append(_line(cpus, what, figures))
+                sample(book, request, figures)
+            table.lines.append({"CPUs": cpus, "request": what, **figures_of(figures)})
         book.ledger.close()
     return table
 
 
 def _filled(folder: Path, cpus: int) -> Book:
-    """A generated machine with its pods; nothing is written to the ledger's file."""
-    write_sysfs(crowd.MACHINES[cpus], folder / "sys")
-    planner = Planner(read_machine(folder / "sys"), load_allocators({"cpu": {}}))
+    """A generated machine with its pods."""
+    return filled(folder, crowd.MACHINES[cpus], ("cpu",), crowd.requests(crowd.crowd(PODS, CONTAINERS, cpus)))
+
+
+def filled(folder: Path, layout: Layout, names: Iterable[str], requests: Iterable[ResourceRequest]) -> Book:
+    """The machine of `layout` and the allocators `names`, with all of `requests` placed; the ledger writes nothing."""
+    write_sysfs(layout, folder / "sys")
+    planner = Planner(read_machine(folder / "sys"), load_allocators({name: {} for name in names}))
     book = Book(planner, open_ledger(folder / "ledger.db")[0])
-    for request in crowd.requests(crowd.crowd(PODS, CONTAINERS, cpus)):
+    for request in requests:
         book.apply(book.plan(request).allocations, _record(request))
     return book
 
@@ -70,7 +75,7 @@ def _record(request: ResourceRequest) -> Record:
     return Record(request.key, request, "", container_id=f"{request.pod.uid}/{request.container}")
 
 
-def _sample(book: Book, request: ResourceRequest, figures: _Figures) -> None:
+def sample(book: Book, request: ResourceRequest, figures: Figures) -> None:
     """Place one container and let it go again."""
     begun = time.thread_time()
     plan = book.plan(request)
@@ -86,10 +91,9 @@ def _sample(book: Book, request: ResourceRequest, figures: _Figures) -> None:
     figures.changed.append(len(others))
 
 
-def _line(cpus: int, what: str, figures: _Figures) -> dict[str, Cell]:
+def figures_of(figures: Figures) -> dict[str, Cell]:
+    """The columns of a table."""
     return {
-        "CPUs": cpus,
-        "request": what,
         "samples": len(figures.plan),
         "plan p50": millis(p50(figures.plan)),
         "plan p99": millis(p99(figures.plan)),

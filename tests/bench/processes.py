@@ -153,6 +153,23 @@ async def fake_runtime(folder: Path, layout: Layout) -> AsyncIterator[str]:
         await stop(process)
 
 
+@asynccontextmanager
+async def plugin(folder: Path, sysfs: Path, name: str) -> AsyncIterator[Path]:
+    """One of qrm's allocators as a plugin in a process of its own; gives its socket."""
+    folder.mkdir(exist_ok=True)
+    settings = folder / "plugin.toml"
+    settings.write_text(f'log.level = "warning"\nhost.sysfs = "{sysfs}"\n')
+    socket = folder / f"qrm-{name}.sock"
+    command = ("qrm.cli.main", "plugin", "serve", "--config", str(settings), "--directory", str(folder), name)
+    with (folder / "plugin.log").open("wb") as log:
+        process = _start(folder, log, *command)
+    try:
+        await _connects(socket, process, folder / "plugin.log")
+        yield socket
+    finally:
+        await stop(process)
+
+
 async def stop(process: psutil.Popen) -> None:
     """End a process that `start` began, with a signal first and by force if that does not help."""
     if process.poll() is not None:

@@ -38,6 +38,8 @@ from tests.support import TWO_NODES, config
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 MACHINE = CPUSet(range(8))
+NO_ROUNDS = "[upkeep]\ndrift_seconds = 3600"
+"""What a restart does not put right is not to be put right by the next round of upkeep."""
 PATIENCE = 20.0
 """Seconds after which something that has to happen does not any more."""
 
@@ -126,9 +128,17 @@ class World:
         with (self.folder / "qrm.log").open("ab") as log:
             self.process = await asyncio.create_subprocess_exec(*command, cwd=CHECKOUT, stdout=log, stderr=log)
         self._kubelet = KubeletClient(f"unix://{self.config.shim.socket}", timeout=PATIENCE)
-        async with asyncio.timeout(PATIENCE):
-            while not (await self.ask("status", api.Status)).ready:
-                await asyncio.sleep(0.01)
+        ready, ended = asyncio.ensure_future(self._ready()), asyncio.ensure_future(self.process.wait())
+        await asyncio.wait({ready, ended}, timeout=PATIENCE, return_when=asyncio.FIRST_COMPLETED)
+        ended.cancel()
+        if not ready.done():
+            ready.cancel()
+            pytest.fail(f"qrm does not start; exit code: {self.process.returncode}")
+        await ready
+
+    async def _ready(self) -> None:
+        while not (await self.ask("status", api.Status)).ready:
+            await asyncio.sleep(0.01)
 
     def arm(self) -> None:
         """From now on qrm dies at its point."""
@@ -293,7 +303,8 @@ async def world(folder: Path) -> AsyncIterator[World]:
     guard = Guard(folder, fake.store)
     fake.cgroups = fake.store.cgroups = guard
     async with fake, KubeletClient(fake.endpoint) as direct:
-        made = World(folder, fake, guard, config(folder, fake.endpoint, layout=TWO_NODES), direct)
+        settings = config(folder, fake.endpoint, more=NO_ROUNDS, layout=TWO_NODES)
+        made = World(folder, fake, guard, settings, direct)
         try:
             yield made
         finally:
@@ -313,6 +324,7 @@ def _toml(settings: Config) -> str:
     allocators = sections.pop("allocators")
     sections |= {f"allocators.{name}": values for name, values in allocators.items()}
     return "".join(
-        f"[{section}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items())
+        f"[{section}]\n"
+        + "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items() if value is not None)
         for section, values in sections.items()
     )

@@ -16,7 +16,7 @@ import structlog
 
 from qrm.allocation.remote.allocations import RemoteAllocation
 from qrm.allocation.remote.client import Plugin, Timeouts
-from qrm.allocation.remote.errors import PluginError, PluginUnavailable
+from qrm.allocation.remote.errors import PluginError, PluginRefused, PluginUnavailable
 from qrm.allocation.remote.registry import PluginState, Standing
 from qrm.allocator import Allocation, ContainerKey, PodIdentity, ResourceRequest, TopologyHint
 from qrm.topology.machine import Machine
@@ -134,13 +134,13 @@ class Crew:
 
     async def held(self, key: ContainerKey) -> dict[str, str]:
         """What the plugins themselves say that a container holds, by resource, in words."""
-        calls = {
-            name: each.topology_aware_resources(key.pod_uid, key.container) for name, each in self._plugins.items()
-        }
-        return await _in_words(calls, lambda found: {name: each.total for name, each in found.items()})
+        uid, container = key.pod_uid, key.container
+        calls = {name: each.topology_aware_resources(uid, container) for name, each in self._plugins.items()}
+        said, trouble = await _in_words(calls, lambda found: {name: each.total for name, each in found.items()})
+        return said | trouble
 
-    async def stock(self) -> dict[str, str]:
-        """What the plugins say that there is for containers, by resource, in words."""
+    async def stock(self) -> tuple[dict[str, str], dict[str, str]]:
+        """What the plugins say that there is for containers, and what is wrong with them; by resource, in words."""
         calls = {name: each.topology_aware_allocatable() for name, each in self._plugins.items()}
         return await _in_words(calls, lambda found: {name: each.allocatable.total for name, each in found.items()})
 
@@ -180,16 +180,19 @@ class Crew:
 
 async def _in_words(
     calls: Mapping[str, Awaitable[Answer]], totals: Callable[[Answer], Mapping[str, int]]
-) -> dict[str, str]:
-    """The answers for people; what went wrong stands in place of one."""
+) -> tuple[dict[str, str], dict[str, str]]:
+    """The answers for people, and the trouble of those who gave none. A call that a plugin lacks is no trouble."""
     answers = await asyncio.gather(*calls.values(), return_exceptions=True)
     said: dict[str, str] = {}
+    trouble: dict[str, str] = {}
     for plugin, answer in zip(calls, answers, strict=True):
+        if isinstance(answer, PluginRefused):
+            continue
         if isinstance(answer, BaseException):
-            said[plugin] = str(answer)
+            trouble[plugin] = str(answer)
         else:
             said |= {name: str(total) for name, total in totals(answer).items()}
-    return said
+    return said, trouble
 
 
 def _allocations(held: Iterable[RemoteAllocation]) -> dict[str, Allocation]:
