@@ -77,8 +77,7 @@ class CpuAllocator:
         """
         if request.qos.level is QosLevel.DEDICATED:
             scene = self._look(state, _without_pooled(state.holdings, request))
-            changes, exclusive = dedicated.place(scene, request, hint)
-            return Changes(pool_changes(scene, scene.laid(exclusive), exclusive) | changes)
+            return _with_pools(scene, dedicated.place(scene, request, hint))
         pool, keys = pool_name(request), [request.key]
         nodes = hint.nodes
         if bound.is_bound(request, state.holdings):
@@ -94,8 +93,7 @@ class CpuAllocator:
     def settle(self, state: State) -> Changes:
         """What is due after holdings went, exited or were resized, or CPUs came or went."""
         scene = self._look(state, state.holdings)
-        changes, exclusive = dedicated.settle(scene)
-        return Changes(pool_changes(scene, scene.laid(exclusive), exclusive) | changes)
+        return _with_pools(scene, dedicated.settle(scene))
 
     def allocatable(self, state: State) -> Quantities:
         """Millicores by NUMA node, and the pools. Free is the part of share that its members were not promised."""
@@ -139,6 +137,11 @@ class CpuAllocator:
         if self._ground is None or self._ground.machine is not machine:
             self._ground = survey_ground(machine, self.settings)
         return self._ground
+
+
+def _with_pools(scene: Scene, outcome: dedicated.Outcome) -> Changes:
+    """What changes for dedicated pods, and for the members of pools because of it."""
+    return Changes(pool_changes(scene, outcome.layout, outcome.exclusive) | outcome.changes)
 
 
 def _without_pooled(holdings: Holdings, request: ResourceRequest) -> Holdings:

@@ -9,7 +9,7 @@ from qrm.allocator import ContainerKey, Holding, QosLevel, ResourceRequest, Topo
 from qrm.cpuset import NodeSet
 from qrm.units import MILLIS_PER_CPU
 from qrm_cpu import wording
-from qrm_cpu.requested import pool_name
+from qrm_cpu.requested import check_nodes, pool_name
 from qrm_cpu.scene import Scene
 from qrm_cpu.shared import reclaimed_parts
 from qrm_cpu.survey import DEDICATED, RECLAIM, Demand, pool_of_node
@@ -40,9 +40,11 @@ def shared_hints(scene: Scene, request: ResourceRequest) -> Sequence[TopologyHin
 
     Raises:
         DoesNotFit: There is none.
-        BadRequest: The name of its pool is not allowed.
+        BadRequest: The name of its pool is not allowed, or it is new and names NUMA nodes that do not exist.
     """
     home = _home(scene, request)
+    if home is None:
+        check_nodes(request, scene.ground.machine)
     offers = {
         node.id: _offer(scene, request, node.id)
         for node in scene.ground.nodes
@@ -56,6 +58,7 @@ def shared_hints(scene: Scene, request: ResourceRequest) -> Sequence[TopologyHin
             wording.cpus(max(request.cpu_millis, request.pod_cpu_millis)),
             room,
             wording.cpus(max((offer.largest for offer in offers.values()), default=0)),
+            because="" if offers or home is not None else 'numa_share "false" keeps NUMA-bound shared pods apart',
         )
     return [TopologyHint(NodeSet([node]), preferred=True) for node in sorted(fitting, key=lambda node: -room[node])]
 

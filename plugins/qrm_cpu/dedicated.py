@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from operator import attrgetter
 
 from qrm.allocator import Allocation, ContainerKey, DoesNotFit, Holding, ResourceRequest, TopologyHint
@@ -11,6 +11,7 @@ from qrm.cpuset import CPUSet, NodeSet
 from qrm.units import whole_cpus
 from qrm_cpu import wording
 from qrm_cpu.ground import union
+from qrm_cpu.layout import Layout
 from qrm_cpu.picking import grow, whole_cores
 from qrm_cpu.pod import (
     Pod,
@@ -32,17 +33,28 @@ from qrm_cpu.search import Ask, Candidate, candidates, hints_for, lots_for, take
 from qrm_cpu.survey import DEDICATED, SHARE
 
 
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What changes for dedicated pods, and what that leaves to the others."""
+
+    changes: dict[ContainerKey, Allocation]
+    exclusive: int
+    """All CPUs that are held exclusively then."""
+    layout: Layout
+    """The pools as they are then."""
+
+
 def hints(scene: Scene, request: ResourceRequest) -> Sequence[TopologyHint]:
     """The sets of NUMA nodes on which the pod of `request` can live with it, best first: where it is, if it can.
 
     Raises:
         DoesNotFit: There are none.
-        BadRequest: The request names NUMA nodes that do not exist.
+        BadRequest: The pod is new and names NUMA nodes that do not exist.
     """
-    check_nodes(request, scene.ground.machine)
+    _check_new(scene, request)
     ask = _ask(scene, _pod(scene, request), request)
-    named = request.qos.numa_ids if request.qos.memory.numa_binding else None
-    here = [TopologyHint(named or scene.ground.nodes_of(ask.held), preferred=True)]
+    named = (request.qos.numa_ids if request.qos.memory.numa_binding else None) or NodeSet()
+    here = [TopologyHint(scene.ground.nodes_of(ask.held) | named, preferred=True)]
     if ask.held and not ask.lacking:
         return here
     found = candidates(scene, ask, scene.ground.machine.cpu_nodes)
@@ -54,8 +66,8 @@ def hints(scene: Scene, request: ResourceRequest) -> Sequence[TopologyHint]:
     raise _refusal(scene, ask, request, found)
 
 
-def place(scene: Scene, request: ResourceRequest, hint: TopologyHint) -> tuple[dict[ContainerKey, Allocation], int]:
-    """What the pod of `request` and its containers hold with it, and all CPUs that are held exclusively then.
+def place(scene: Scene, request: ResourceRequest, hint: TopologyHint) -> Outcome:
+    """What the pod of `request` and its containers hold with it.
 
     The container's and the pod's own allocations are always among the changes.
 
@@ -63,7 +75,7 @@ def place(scene: Scene, request: ResourceRequest, hint: TopologyHint) -> tuple[d
         DoesNotFit: Not on the nodes of `hint`.
         BadRequest: As `hints`.
     """
-    check_nodes(request, scene.ground.machine)
+    _check_new(scene, request)
     pod = _pod(scene, request)
     ask = _ask(scene, pod, request)
     foreign = scene.survey.exclusive & ~pod.held
@@ -78,11 +90,16 @@ def place(scene: Scene, request: ResourceRequest, hint: TopologyHint) -> tuple[d
     line = scene.holdings.get(request.pod_key)
     same = line is not None and line.allocation.exclusive.mask == pod.held
     changes[request.pod_key] = line.allocation if line and same else _line(scene, pod)
-    return changes, foreign | pod.held
+    exclusive = foreign | pod.held
+    layout = scene.laid(exclusive)
+    for uid in scene.survey.stranded - {request.pod.uid}:
+        stranded = read_pod(scene.survey.pods[uid])
+        changes |= allocations(scene.ground, stranded, layout.pools[SHARE], exclusive)
+    return Outcome(changes, exclusive, layout)
 
 
-def settle(scene: Scene) -> tuple[dict[ContainerKey, Allocation], int]:
-    """What changes for dedicated pods whose containers came, went, or lost CPUs, and all CPUs held exclusively then."""
+def settle(scene: Scene) -> Outcome:
+    """What changes for dedicated pods whose containers came, went, or lost CPUs."""
     pods: dict[str, Pod] = {}
     taken = 0
     for uid in sorted(scene.survey.pods):
@@ -90,21 +107,26 @@ def settle(scene: Scene) -> tuple[dict[ContainerKey, Allocation], int]:
         taken |= more
         pods[uid] = replace(pod, held=trimmed(scene.ground, pod))
     exclusive = union(pod.held for pod in pods.values())
-    share = scene.laid(exclusive).pools[SHARE]
+    layout = scene.laid(exclusive)
     changes: dict[ContainerKey, Allocation] = {}
     for uid, pod in pods.items():
-        changes |= allocations(scene.ground, pod, share, exclusive & ~pod.held)
+        changes |= allocations(scene.ground, pod, layout.pools[SHARE], exclusive & ~pod.held)
         key = ContainerKey(uid, "")
         line = scene.holdings.get(key)
         if line is not None and line.allocation.exclusive.mask != pod.held:
             changes[key] = _line(scene, pod)
-    return changes, exclusive
+    return Outcome(changes, exclusive, layout)
+
+
+def _check_new(scene: Scene, request: ResourceRequest) -> None:
+    if request.pod.uid not in scene.survey.pods:
+        check_nodes(request, scene.ground.machine)
 
 
 def _pod(scene: Scene, request: ResourceRequest) -> Pod:
     """The pod of `request` with its container in it, which has what it had before."""
     members = scene.survey.pods.get(request.pod.uid)
-    pod = read_pod(members) if members else Pod(request, False, NodeSet(), 0, {}, {})
+    pod = read_pod(members) if members else Pod(request, True, False, NodeSet(), 0, {}, {})
     before = pod.containers.get(request.key)
     allocation = before.allocation if before else Allocation(DEDICATED, CPUSet())
     containers = {**pod.containers, request.key: Holding(request, allocation)}
@@ -150,13 +172,13 @@ def _mended(scene: Scene, pod: Pod, taken: int) -> tuple[Pod, int]:
     mended = replace(
         pod, held=pod.held & ground.online, own={key: cpus & ground.online for key, cpus in pod.own.items()}
     )
-    if pod.request.qos.memory.numa_exclusive and not pod.fixed:
+    if pod.request.qos.memory.numa_exclusive and pod.has_line and not pod.fixed:
         others = scene.survey.exclusive & ~pod.held | taken
         mended = replace(mended, held=mended.held | ground.zone(pod.nodes) & ground.assignable & ~others)
     wanted = {key: _entitled(scene, pod, key) for key, holding in pod.containers.items() if holding.running}
     short = {key: number for key, number in wanted.items() if number > mended.own[key].bit_count()}
     lacking = sum(number - mended.own[key].bit_count() for key, number in short.items())
-    lacking = max(lacking - (mended.held & ~mended.in_use()).bit_count(), 0 if mended.held else 1)
+    lacking = max(lacking - (mended.held & ~mended.in_use()).bit_count(), int(pod.has_line and not mended.held))
     if lacking:
         mended = replace(mended, held=mended.held | _spare(scene, pod, lacking, taken))
     for key in sorted(short, key=attrgetter("container")):

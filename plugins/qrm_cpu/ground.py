@@ -31,8 +31,6 @@ class Node:
 
     id: int
     mask: int
-    assignable: int
-    """The part of `mask` on which other than system containers can run."""
     socket: int
     domains: tuple[Domain, ...]
 
@@ -91,7 +89,7 @@ def survey_ground(machine: Machine, settings: Settings) -> Ground:
         reserve=reserve,
         assignable=usable & ~reserve,
         threads=machine.threads_per_core,
-        nodes=tuple(_within(node, usable & ~reserve) for node in nodes),
+        nodes=nodes,
         sockets=_largest_first(cpus.mask for cpus in machine.sockets.values()),
         nodes_in_sockets=tuple(accumulate(sorted(Counter(node.socket for node in nodes).values(), reverse=True))),
     )
@@ -102,11 +100,7 @@ def _node(machine: Machine, number: int) -> Node:
     cpus = CPUSet(cpu for cpu in machine.nodes[number].cpus & machine.online if machine.cpus[cpu].node == number)
     pieces = ((name, domain & cpus) for name, domain in machine.l3_domains.items())
     domains = tuple(Domain(name, piece.mask, _cores(machine, piece)) for name, piece in pieces if piece)
-    return Node(number, cpus.mask, 0, machine.socket_of(number) or 0, domains)
-
-
-def _within(node: Node, assignable: int) -> Node:
-    return Node(node.id, node.mask, node.mask & assignable, node.socket, node.domains)
+    return Node(number, cpus.mask, machine.socket_of(number) or 0, domains)
 
 
 def _cores(machine: Machine, cpus: CPUSet) -> tuple[int, ...]:

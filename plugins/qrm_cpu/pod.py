@@ -21,6 +21,8 @@ class Pod:
 
     request: ResourceRequest
     """The one that was planned last."""
+    has_line: bool
+    """The ledger has a line for the pod as a whole; without, an adopted pod has no more than its containers have."""
     fixed: bool
     """It was adopted as it is."""
     nodes: NodeSet
@@ -41,7 +43,7 @@ class Pod:
         return union(cpus for key, cpus in self.own.items() if key != besides and self.containers[key].running)
 
     def loose(self, *, besides: ContainerKey | None = None) -> int:
-        """The requests of the containers without CPUs of their own, in millicores."""
+        """The requests of the containers without CPUs of their own, exited ones among them, in millicores."""
         return sum(
             loose_millis(holding.request)
             for key, holding in self.containers.items()
@@ -67,7 +69,7 @@ def read_pod(members: Members) -> Pod:
     else:
         request = min((each.request for each in containers.values()), key=attrgetter("container"))
         nodes = NodeSet.union(each.allocation.nodes for each in containers.values())
-    return Pod(request, bool(line and line.adopted), nodes, cpus, containers, own)
+    return Pod(request, line is not None, bool(line and line.adopted), nodes, cpus, containers, own)
 
 
 def step_of(ground: Ground, request: ResourceRequest) -> int:

@@ -91,7 +91,7 @@ def lots_for(scene: Scene, ask: Ask) -> Sequence[Lot]:
         held = (node.mask & ask.held).bit_count()
         if ask.qos.memory.numa_exclusive:
             empty = not node.mask & others and node.id not in inhabited
-            free = node.assignable & ~ask.held if empty else 0
+            free = node.mask & scene.ground.assignable & ~ask.held if empty else 0
         else:
             free = _usable(scene, ask, scene.layout.pooled & node.mask & ~scene.layout.bound)
             if free.bit_count() > scene.room.by_node[node.id]:
@@ -218,7 +218,7 @@ def _candidate(scene: Scene, ask: Ask, lots: tuple[Lot, ...]) -> Candidate:
 
 def _least_nodes(scene: Scene, ask: Ask) -> int:
     """The NUMA nodes that the pod would need if nobody else were there."""
-    sizes = sorted((node.assignable.bit_count() for node in scene.ground.nodes), reverse=True)
+    sizes = sorted(scene.ground.count_by_node(scene.ground.assignable).values(), reverse=True)
     for number in range(1, len(sizes) + 1):
         room = number * (sizes[number - 1] // ask.step * ask.step) if ask.even else sum(sizes[:number])
         if rounded(ask.size, ask.step, number if ask.even else 1) <= room and (not ask.even or ask.divides(number)):

@@ -62,6 +62,8 @@ class Survey:
     """By pool, what has no CPUs of its own."""
     pods: Mapping[str, Members]
     """By pod uid, the holdings of dedicated pods, those for the pod as a whole among them."""
+    stranded: frozenset[str]
+    """Those of these pods that have no CPUs, because all of them went offline."""
     exclusive: int
     """Every CPU that is held exclusively."""
 
@@ -70,14 +72,18 @@ def survey(holdings: Mapping[ContainerKey, Holding]) -> Survey:
     """Sorts `holdings`. This is the only loop over all of them before it is known what changes."""
     pools: dict[str, list[tuple[ContainerKey, Holding]]] = {}
     pods: dict[str, list[tuple[ContainerKey, Holding]]] = {}
+    owners: set[str] = set()
     exclusive = 0
     for item in holdings.items():
         allocation = item[1].allocation
         own = allocation.exclusive.mask
         pool = allocation.pool
         if own or pool == DEDICATED:
-            exclusive |= own
-            pods.setdefault(item[0].pod_uid, []).append(item)
+            uid = item[0].pod_uid
+            pods.setdefault(uid, []).append(item)
+            if own:
+                exclusive |= own
+                owners.add(uid)
             continue
         if item[1].adopted and node_of_pool(pool) is None:
             pool = _nominal_pool(item[1].request)
@@ -85,7 +91,7 @@ def survey(holdings: Mapping[ContainerKey, Holding]) -> Survey:
         if members is None:
             members = pools[pool] = []
         members.append(item)
-    return Survey(pools, pods, exclusive)
+    return Survey(pools, pods, frozenset(pods.keys() - owners), exclusive)
 
 
 def _nominal_pool(request: ResourceRequest) -> str:
@@ -133,6 +139,7 @@ def _sticky(members: Members) -> int:
     sticky, last = 0, None
     for _, holding in members:
         cpus = holding.allocation.cpus
+        # Members mostly share one object.
         if cpus is not last and not holding.adopted:
             last = cpus
             sticky |= cpus.mask

@@ -44,8 +44,9 @@ def broken_promises(state: State, reserve: CPUSet) -> Iterator[str]:
     if asked > floating * 1000:
         yield f"floating shared containers were promised {asked} millicores and have {floating} CPUs"
     for key, held in state.holdings.items():
-        if held.allocation.pool in bound and len(bound[held.allocation.pool]) * 1000 < held.request.pod_cpu_millis:
-            yield f"{key} was promised {held.request.pod_cpu_millis} millicores and has {held.allocation.cpus}"
+        promised = held.request.cpu_millis if key.container else held.request.pod_cpu_millis
+        if held.allocation.pool in bound and len(held.allocation.cpus) * 1000 < promised:
+            yield f"{key} was promised {promised} millicores and has {held.allocation.cpus}"
         if held.request.qos.level is QosLevel.DEDICATED:
             yield from _not_as_asked(state.machine, key, held)
 

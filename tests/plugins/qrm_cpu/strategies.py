@@ -74,7 +74,7 @@ def settings() -> st.SearchStrategy[dict[str, object]]:
 @st.composite
 def requests(draw: st.DrawFn, pod: str, container: str, node: Machine) -> ResourceRequest:
     """Any ask that the annotations allow."""
-    level = draw(st.sampled_from(list(QosLevel)))
+    level = draw(st.sampled_from((*QosLevel, QosLevel.DEDICATED, QosLevel.DEDICATED)))
     binding = level is not QosLevel.SYSTEM and draw(st.booleans())
     whole = draw(st.integers(0, 6)) * 1000
     millis = draw(st.sampled_from((whole, whole, draw(st.integers(0, 4000)))))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from qrm.allocator import ContainerKey, CpuEnhancement, DoesNotFit
+from qrm.allocator import BadRequest, ContainerKey, CpuEnhancement, DoesNotFit
 from qrm.allocator.testing import Harness, machine, request
 from qrm.cpuset import CPUSet, NodeSet
 from tests.plugins.qrm_cpu.nodes import DEDICATED, SHARED, cpus, node, two_nodes
@@ -107,8 +107,12 @@ def test_a_bound_pod_that_wants_no_company() -> None:
     on.create(request("a", 1000, numa_binding=True))
     assert on.create(request("b", 1000, numa_binding=True, cpu=alone)).nodes == NodeSet([1])
     assert on.create(request("c", 1000, numa_binding=True)).nodes == NodeSet([0])
-    with pytest.raises(DoesNotFit, match='shared_cores with numa_binding, numa_share "false"; free'):
+    with pytest.raises(DoesNotFit) as refused:
         on.create(request("d", 1000, numa_binding=True, cpu=alone))
+    assert str(refused.value) == (
+        'cpu: asked 1 CPU for shared_cores with numa_binding, numa_share "false"; free by NUMA node: 0: 6, 1: 6;'
+        ' largest that would fit: 0 CPUs; numa_share "false" keeps NUMA-bound shared pods apart'
+    )
 
 
 def test_numa_ids_are_respected() -> None:
@@ -116,6 +120,8 @@ def test_numa_ids_are_respected() -> None:
     on = node(machine(sockets=3, cores_per_l3=4))
     assert on.create(request("a", 1000, numa_binding=True, numa_ids="1-2")).nodes == NodeSet([1])
     assert on.create(request("b", 1000, numa_binding=True, numa_ids="1-2")).nodes == NodeSet([2])
+    with pytest.raises(BadRequest, match="numa_ids asks for NUMA nodes '7'"):
+        on.create(request("c", 1000, numa_binding=True, numa_ids="7"))
 
 
 def test_a_bound_pod_never_moves() -> None:

@@ -76,6 +76,26 @@ def test_a_container_that_lost_all_its_cpus_runs_where_share_does() -> None:
     assert cpus_of(on, "d") == cpus("2")
 
 
+def test_a_stranded_container_makes_room_like_share() -> None:
+    """It runs on CPUs that the next dedicated pod may get."""
+    on = node(machine(cores_per_l3=3))
+    ran_before(on, "old", "2", own=True)
+    on.create(request("s", 2000))
+    on.replug(machine(cores_per_l3=3, offline=[2]))
+    assert cpus_of(on, "old") == cpus("0-1")
+    on.remove("s")
+    assert on.create(request("d", 1000, DEDICATED)).cpus == cpus("0")
+    assert cpus_of(on, "old") == cpus("1")
+
+
+def test_a_pod_is_not_refused_because_its_nodes_have_gone() -> None:
+    """What it asks for made sense when it came."""
+    on = node(machine(sockets=2, cores_per_l3=4))
+    on.create(request("d", 2000, DEDICATED, numa_binding=True, numa_ids="0"))
+    on.replug(machine(sockets=2, cores_per_l3=4, offline=[0, 1, 2, 3]))
+    assert on.restart("d").cpus == cpus("4-5")
+
+
 def test_an_exclusive_node_gets_what_comes_online_there() -> None:
     """Otherwise share would come to it."""
     less = machine(sockets=2, cores_per_l3=4, offline=[3])
@@ -134,6 +154,19 @@ def test_what_ran_before_on_its_own_cpus_keeps_them() -> None:
     ran_before(on, "old", "0,6", own=True)
     assert cpus_of(on, "old") == cpus("0,6")
     assert cpus_of(on, "s") == cpus("1-5,7")
+
+
+def test_own_cpus_of_what_ran_before_are_replaced_like_any_others() -> None:
+    """And where there are none to be had, nothing is set aside for it either."""
+    on = node(eight())
+    ran_before(on, "old", "6", own=True)
+    on.replug(machine(cores_per_l3=8, offline=[6]))
+    assert on.holdings[ContainerKey("old", "main")].allocation.exclusive == cpus("0")
+    on = node(machine(cores_per_l3=2))
+    ran_before(on, "old", "1", own=True)
+    on.replug(machine(cores_per_l3=2, offline=[1]))
+    on.replug(machine(cores_per_l3=2))
+    assert on.quantities().pools == {name: cpus("0-1") for name in ("share", "reclaim", "system")}
 
 
 def test_requests_of_what_ran_before_count() -> None:
