@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Annotated
 
 import msgspec
 
+from qrm.allocator.settings import convert_settings, unusable
 from qrm.cpuset import CPUSet
-from qrm.errors import ConfigError, ParseError
+from qrm.errors import ParseError
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -45,8 +45,6 @@ _REMEDIES = {
     "reclaim_overlap": "write true or false",
     "reclaim_min": "write a number of CPUs, 1 or more",
 }
-_FIELD = re.compile(r"`(?:\$\.)?(\w+)`$")
-"""msgspec ends its messages with the field at fault."""
 
 
 def read_settings(values: Mapping[str, object]) -> Settings:
@@ -55,18 +53,9 @@ def read_settings(values: Mapping[str, object]) -> Settings:
     Raises:
         ConfigError: a key is unknown or a value is unusable; the message names both, the hint the remedy.
     """
-    try:
-        settings = msgspec.convert(dict(values), Settings)
-    except msgspec.ValidationError as error:
-        match = _FIELD.search(str(error))
-        raise _unusable(match[1] if match else "", values, str(error).partition(" - at ")[0]) from error
+    settings = convert_settings(Settings, values, _REMEDIES, allocator="cpu")
     try:
         _ = settings.reserved_list
     except ParseError as error:
-        raise _unusable("reserved", values, error.message) from error
+        raise unusable("reserved", values, error.message, _REMEDIES, allocator="cpu") from error
     return settings
-
-
-def _unusable(name: str, values: Mapping[str, object], problem: str) -> ConfigError:
-    remedy = _REMEDIES.get(name, f"the settings of cpu are {', '.join(_REMEDIES)}")
-    return ConfigError(f"cpu: {name} = {values.get(name)!r} is not usable: {problem}", hint=remedy)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Annotated
 
 import msgspec
 
-from qrm.errors import ConfigError, ParseError
+from qrm.allocator.settings import convert_settings, unusable
+from qrm.errors import ParseError
 from qrm.units import parse_quantity
 
 Size = Annotated[int, msgspec.Meta(ge=0)] | str
@@ -33,8 +33,6 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 _REMEDIES = {"reserved": 'write a quantity such as "2Gi" for each NUMA node, or quantities by node, such as 0 = "2Gi"'}
-_FIELD = re.compile(r"`(?:\$\.)?(\w+)[^`]*`$")
-"""msgspec ends its messages with the field at fault."""
 
 
 def read_settings(values: Mapping[str, object]) -> Settings:
@@ -43,15 +41,11 @@ def read_settings(values: Mapping[str, object]) -> Settings:
     Raises:
         ConfigError: A key is unknown or a value is unusable; the message names both, the hint the remedy.
     """
-    try:
-        settings = msgspec.convert(dict(values), Settings)
-    except msgspec.ValidationError as error:
-        match = _FIELD.search(str(error))
-        raise _unusable(match[1] if match else "", values, str(error).partition(" - at ")[0]) from error
+    settings = convert_settings(Settings, values, _REMEDIES, allocator="memory")
     try:
         _check(settings.reserved)
     except ParseError as error:
-        raise _unusable("reserved", values, error.message) from error
+        raise unusable("reserved", values, error.message, _REMEDIES, allocator="memory") from error
     return settings
 
 
@@ -68,8 +62,3 @@ def _check(reserved: int | str | dict[str, int | str]) -> None:
         if not (node.isascii() and node.isdigit() and str(int(node)) == node):
             raise ParseError(f"{node!r} is not a NUMA node")
         _size(size)
-
-
-def _unusable(name: str, values: Mapping[str, object], problem: str) -> ConfigError:
-    remedy = _REMEDIES.get(name, f"the settings of memory are {', '.join(_REMEDIES)}")
-    return ConfigError(f"memory: {name} = {values.get(name)!r} is not usable: {problem}", hint=remedy)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from ipaddress import IPv4Address, IPv6Address
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 
+from qrm.allocator.settings import convert_settings
 from qrm.errors import ConfigError
 
 _Table = TypeVar("_Table")
@@ -85,8 +85,6 @@ _NIC_REMEDIES = {
     "netns_path": "write a path, such as /run/netns/blue",
     "ignore": "write true or false",
 }
-_FIELD = re.compile(r"`(?:\$\.)?(\w+)(?:\[\.\.\.\])?`$")
-"""msgspec ends its messages with the field at fault."""
 
 
 def read_settings(values: Mapping[str, object]) -> Settings:
@@ -100,13 +98,13 @@ def read_settings(values: Mapping[str, object]) -> Settings:
     if isinstance(nics, Mapping):
         for name, table in nics.items():
             _check_nic(f"nics.{name}", table)
-    return _converted(Settings, "", values, _REMEDIES)
+    return convert_settings(Settings, values, _REMEDIES, allocator="nic")
 
 
 def _check_nic(place: str, table: object) -> None:
     if not isinstance(table, Mapping):
         raise ConfigError(f"nic: {place} = {table!r} is not usable: it is no table", hint=_REMEDIES["nics"])
-    nic = _converted(NicSettings, f"{place}.", table, _NIC_REMEDIES)
+    nic = convert_settings(NicSettings, table, _NIC_REMEDIES, allocator="nic", within=f"{place}.")
     _check_address(place, "ipv4", nic.ipv4, IPv4Address)
     _check_address(place, "ipv6", nic.ipv6, IPv6Address)
 
@@ -117,17 +115,4 @@ def _check_address(place: str, field: str, text: str, parse: Callable[[str], obj
     except ValueError as error:
         raise ConfigError(
             f"nic: {place}.{field} = {text!r} is not usable: {error}", hint=_NIC_REMEDIES[field]
-        ) from error
-
-
-def _converted(kind: type[_Table], prefix: str, values: Mapping[Any, Any], remedies: Mapping[str, str]) -> _Table:
-    try:
-        return msgspec.convert(dict(values), kind)
-    except msgspec.ValidationError as error:
-        match = _FIELD.search(str(error))
-        name = match[1] if match else ""
-        problem = str(error).partition(" - at ")[0]
-        settings = f"the settings of {prefix.removesuffix('.') or 'nic'} are {', '.join(remedies)}"
-        raise ConfigError(
-            f"nic: {prefix}{name} = {values.get(name)!r} is not usable: {problem}", hint=remedies.get(name, settings)
         ) from error

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 
-import grpc
-
 from qrm.allocation.placements import Ask, Reservation
 from qrm.enforcement.channel import CallError
 from qrm.errors import BadRequest, DoesNotFit, QrmError
@@ -14,7 +12,7 @@ from qrm.ledger.record import CPU, Record
 from qrm.pods.request import merge_asked, with_resources
 from qrm.shim.context import Context
 from qrm.shim.create import pin
-from qrm.shim.exchange import Exchange
+from qrm.shim.exchange import Exchange, forward_ending
 from qrm.shim.failpolicy import Action
 from qrm.wire import cri_pb2 as cri
 
@@ -99,11 +97,13 @@ class ContainerCalls:
 
     async def stop(self, exchange: Exchange) -> bytes:
         """What ends here keeps its CPUs reserved for its pod."""
-        return await self._ending(exchange, cri.StopContainerRequest.FromString(exchange.request).container_id)
+        container_id = cri.StopContainerRequest.FromString(exchange.request).container_id
+        return await forward_ending(exchange, lambda: self._placements.exited([container_id]))
 
     async def remove(self, exchange: Exchange) -> bytes:
         """As `stop`: the pod may make the container anew."""
-        return await self._ending(exchange, cri.RemoveContainerRequest.FromString(exchange.request).container_id)
+        container_id = cri.RemoveContainerRequest.FromString(exchange.request).container_id
+        return await forward_ending(exchange, lambda: self._placements.exited([container_id]))
 
     async def status(self, exchange: Exchange) -> bytes:
         """Where we changed numbers, kubelet and its users see kubelet's own."""
@@ -121,16 +121,6 @@ class ContainerCalls:
         reply = await exchange.forward(exchange.request)
         if cri.ListContainersRequest.FromString(exchange.request).filter == cri.ContainerFilter():
             self._context.observer.saw_containers(reply, asked)
-        return reply
-
-    async def _ending(self, exchange: Exchange, container_id: str) -> bytes:
-        try:
-            reply = await exchange.forward(exchange.request)
-        except CallError as error:
-            if error.code is grpc.StatusCode.NOT_FOUND:
-                self._placements.exited([container_id])
-            raise
-        self._placements.exited([container_id])
         return reply
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
-from qrm.enforcement.channel import Metadata
+import grpc
+
+from qrm.enforcement.channel import CallError, Metadata
 
 Forward = Callable[[bytes], Awaitable[bytes]]
 
@@ -34,3 +36,15 @@ Handler = Callable[[Exchange], Awaitable[bytes]]
 
 Handlers = Mapping[str, Handler]
 """By full path."""
+
+
+async def forward_ending(exchange: Exchange, ended: Callable[[], None]) -> bytes:
+    """Forward a stop or a removal, and call `ended` once it is so: done now, or nothing there any more."""
+    try:
+        reply = await exchange.forward(exchange.request)
+    except CallError as error:
+        if error.code is grpc.StatusCode.NOT_FOUND:
+            ended()
+        raise
+    ended()
+    return reply

@@ -10,7 +10,7 @@ from qrm.enforcement.channel import CallError
 from qrm.pods.declared import read_declared, with_bandwidth
 from qrm.pods.request import read_sandbox_qos
 from qrm.shim.context import Context
-from qrm.shim.exchange import Exchange
+from qrm.shim.exchange import Exchange, forward_ending
 from qrm.units import request_millis
 from qrm.wire import cri_pb2 as cri
 
@@ -32,11 +32,13 @@ class SandboxCalls:
 
     async def stop(self, exchange: Exchange) -> bytes:
         """What the pod held is free once the runtime has stopped all of it."""
-        return await self._ending(exchange, cri.StopPodSandboxRequest.FromString(exchange.request).pod_sandbox_id)
+        sandbox_id = cri.StopPodSandboxRequest.FromString(exchange.request).pod_sandbox_id
+        return await forward_ending(exchange, lambda: self._placements.sandbox_gone(sandbox_id))
 
     async def remove(self, exchange: Exchange) -> bytes:
         """As `stop`, for a sandbox that was not stopped through us."""
-        return await self._ending(exchange, cri.RemovePodSandboxRequest.FromString(exchange.request).pod_sandbox_id)
+        sandbox_id = cri.RemovePodSandboxRequest.FromString(exchange.request).pod_sandbox_id
+        return await forward_ending(exchange, lambda: self._placements.sandbox_gone(sandbox_id))
 
     async def update(self, exchange: Exchange) -> bytes:
         """The pod's new total; kubelet goes on with a resize where the runtime does not know this call."""
@@ -59,16 +61,6 @@ class SandboxCalls:
         reply = await exchange.forward(exchange.request)
         if cri.ListPodSandboxRequest.FromString(exchange.request).filter == cri.PodSandboxFilter():
             self._context.observer.saw_sandboxes(reply, asked)
-        return reply
-
-    async def _ending(self, exchange: Exchange, sandbox_id: str) -> bytes:
-        try:
-            reply = await exchange.forward(exchange.request)
-        except CallError as error:
-            if error.code is grpc.StatusCode.NOT_FOUND:
-                self._placements.sandbox_gone(sandbox_id)
-            raise
-        self._placements.sandbox_gone(sandbox_id)
         return reply
 
 
