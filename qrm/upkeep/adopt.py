@@ -58,8 +58,7 @@ class Adopter:
                     continue
                 raise
             if self._book.ledger.find(container.id) is None:
-                self._add(container, details, sandbox, defaults)
-                adopted += 1
+                adopted += self._add(container, details, sandbox, defaults)
         return adopted
 
     def _add(
@@ -68,12 +67,13 @@ class Adopter:
         details: ContainerDetails,
         sandbox: cri.PodSandboxConfig,
         defaults: QosDefaults,
-    ) -> None:
+    ) -> bool:
+        """Make the record; returns False for a container that a newer attempt has replaced."""
         kept = read_annotation(container.annotations.get(KEY, ""))
         request, asked = _request(container, details, sandbox, kept, defaults)
         current = self._book.ledger.get(request.key)
         if current is not None and current.attempt > container.metadata.attempt:
-            return
+            return False
         record = Record(
             request.key,
             request,
@@ -94,6 +94,7 @@ class Adopter:
         log.info(
             "rebuilt" if kept else "adopted", pod=str(request.pod), container=request.container, cpus=str(details.cpus)
         )
+        return True
 
     def _allocation(self, request: ResourceRequest, cpus: CPUSet, kept: Kept | None) -> Allocation:
         """What the container holds: the cpuset that it has, exclusively if that is how it came by it."""

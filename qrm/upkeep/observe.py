@@ -73,16 +73,17 @@ class Observer:
             self._taken_in(self._sandboxes, reply)
 
     def judge_sandboxes(self, sandboxes: Iterable[cri.PodSandbox], asked: float) -> None:
-        """What a complete list of sandboxes says about the ledger."""
-        listed = {each.id for each in sandboxes}
-        gone = {
-            record.sandbox_id
-            for record in self._book.ledger
-            if record.sandbox_id not in listed and self._placements.older_than(record, asked)
-        }
-        for sandbox_id in gone:
-            log.info("sandbox vanished", sandbox=sandbox_id)
-            self._placements.sandbox_gone(sandbox_id)
+        """What a complete list of sandboxes says about the ledger.
+
+        One that is not ready is never used again: it is as good as gone once nothing runs in it.
+        """
+        ready = {each.id: each.state == cri.PodSandboxState.SANDBOX_READY for each in sandboxes}
+        judged = [record for record in self._book.ledger if self._placements.older_than(record, asked)]
+        alive = {record.sandbox_id for record in self._book.ledger if record.running and not record.is_pod}
+        for sandbox_id in {record.sandbox_id for record in judged}:
+            if sandbox_id not in ready or not (ready[sandbox_id] or sandbox_id in alive):
+                log.info("sandbox is over", sandbox=sandbox_id, listed=sandbox_id in ready)
+                self._placements.sandbox_gone(sandbox_id)
 
     def _is_old_news(self, seen: _Seen, reply: bytes) -> bool:
         return seen.version == self._book.version and seen.reply == reply

@@ -205,6 +205,18 @@ async def test_a_pod_that_vanished_frees_its_cpus(under: UnderTest) -> None:
     assert len(under.node.book.ledger) == 0
 
 
+async def test_a_sandbox_that_is_not_ready_frees_its_cpus_once_nothing_runs_in_it(under: UnderTest) -> None:
+    """qrm has missed the stop of a finished pod: kubelet's lists are enough, and a running container is waited for."""
+    running = await under.kubelet.start_pod(dedicated("db", 4))
+    under.fake.store.pods[running.sandbox_id].pid = 0
+    await under.kubelet.pods()
+    assert len(under.node.book.ledger) == 2
+    under.fake.exit_container(running.containers["c0"])
+    await under.kubelet.containers()
+    await under.kubelet.pods()
+    assert len(under.node.book.ledger) == 0
+
+
 async def test_a_container_left_out_of_one_list_is_not_lost(under: UnderTest) -> None:
     """A runtime that lies once does no harm: the CPUs stayed the pod's, and the container is live again."""
     running = await under.kubelet.start_pod(dedicated("db", 4))
