@@ -11,12 +11,14 @@ import pytest
 
 from qrm.allocation.remote.errors import PluginUnavailable
 from qrm.allocation.telling import ShrinkFailed
+from qrm.allocator import Allocation, PodIdentity, ResourceRequest
 from qrm.cpuset import CPUSet
 from qrm.demo.pods import ContainerSpec, Pod, container_config, sandbox_config
 from qrm.errors import LedgerError
 from qrm.ledger.annotation import KEY, read_annotation
-from qrm.ledger.record import Mark
+from qrm.ledger.record import Mark, Record
 from qrm.pods.model import QosLevel
+from qrm.shim.create import place
 from qrm.shim.failpolicy import TABLE, Action, Cause, as_markdown
 from qrm.wire import cri_pb2 as cri
 from tests.support import MIB, UnderTest, dedicated, pod, refused, under_test, until
@@ -47,6 +49,25 @@ async def test_the_runtime_gets_our_cpuset_and_everything_else_of_kubelets(under
     sent.config.linux.resources.cpuset_cpus = ""
     sent.config.linux.resources.cpu_quota = message.config.linux.resources.cpu_quota
     assert sent == message
+
+
+def test_what_allocators_tell_goes_before_the_pods_own_words() -> None:
+    """Of two variables with the same name the runtime takes the last, so the pod's spec wins; so do its annotations."""
+    config = cri.ContainerConfig(envs=[cri.KeyValue(key="A", value=b"pod"), cri.KeyValue(key="B", value=b"\xff")])
+    config.annotations["x"] = "pod"
+    told = Allocation(
+        "eth0", envs={"A": "qrm", "C": "qrm"}, annotations={"x": "qrm", "y": "qrm"}, oci={"memory_limit_in_bytes": 5}
+    )
+    request = ResourceRequest(PodIdentity("u", "n", "p"), "c")
+    place(config, Record(request.key, request, "s", allocations={"nic": told}))
+    assert [(each.key, each.value) for each in config.envs] == [
+        ("A", b"qrm"),
+        ("C", b"qrm"),
+        ("A", b"pod"),
+        ("B", b"\xff"),
+    ]
+    assert dict(config.annotations) == {"x": "pod", "y": "qrm"}
+    assert config.linux.resources.memory_limit_in_bytes == 5
 
 
 async def test_others_shrink_before_the_new_container_exists(under: UnderTest) -> None:

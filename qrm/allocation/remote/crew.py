@@ -55,6 +55,8 @@ class Crew:
         self._original = original
         self._timeouts = timeouts
         self._plugins: dict[str, Plugin] = {}
+        self._trouble: dict[str, str] = {}
+        """By resource, why a plugin was not reconciled; told once."""
 
     def __bool__(self) -> bool:
         return bool(self._plugins or self._required)
@@ -158,10 +160,14 @@ class Crew:
             gone = {key.pod_uid for key in held} - {key.pod_uid for key in requests} - coming
             for uid in sorted(gone):
                 await plugin.remove_pod(uid)
-            return await plugin.resources_allocation(requests) if gone else held
+            held = await plugin.resources_allocation(requests) if gone else held
         except (PluginError, PluginUnavailable) as error:
-            log.warning("plugin not reconciled", resource=plugin.resource, error=str(error))
+            if self._trouble.get(plugin.resource) != str(error):
+                self._trouble[plugin.resource] = str(error)
+                log.warning("plugin not reconciled", resource=plugin.resource, error=str(error))
             return {}
+        self._trouble.pop(plugin.resource, None)
+        return held
 
     def _asked(self, request: ResourceRequest) -> list[Plugin]:
         """The plugins that have to do with `request`, in order of their resources' names."""
