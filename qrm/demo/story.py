@@ -81,12 +81,25 @@ async def _played(console: Console, note: str, *, simulated: bool) -> Story:
 @contextmanager
 def _orderly_end() -> Iterator[None]:
     """SIGTERM and SIGHUP end the demo as Ctrl-C does, so that it can clean up."""
-    loop = asyncio.get_running_loop()
+    loop, playing = asyncio.get_running_loop(), asyncio.current_task()
+    told = False
+
+    # Not by raising SIGINT: a shell's background job ignores it.
+    def end() -> None:
+        nonlocal told
+        told = True
+        if playing is not None:
+            playing.cancel()
+
     numbers = (signal.SIGTERM, signal.SIGHUP)
     for number in numbers:
-        loop.add_signal_handler(number, signal.raise_signal, signal.SIGINT)
+        loop.add_signal_handler(number, end)
     try:
         yield
+    except asyncio.CancelledError:
+        if told:
+            raise KeyboardInterrupt from None
+        raise
     finally:
         for number in numbers:
             loop.remove_signal_handler(number)

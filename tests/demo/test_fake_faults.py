@@ -68,10 +68,12 @@ async def test_a_hanging_call_goes_on_when_released(fake: FakeRuntime, kubelet: 
 
 
 async def test_a_hanging_call_that_is_given_up_is_not_done(fake: FakeRuntime) -> None:
-    fake.faults.hang("RunPodSandbox")
-    async with KubeletClient(fake.endpoint, timeout=0.1) as hasty, KubeletClient(fake.endpoint) as patient:
+    hang = fake.faults.hang("RunPodSandbox")
+    async with KubeletClient(fake.endpoint, timeout=2) as hasty, KubeletClient(fake.endpoint) as patient:
+        call = asyncio.create_task(hasty.run_pod(POD))
+        await hang.entered.wait()
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await hasty.run_pod(POD)
+            await call
         assert code_of(caught) == grpc.StatusCode.DEADLINE_EXCEEDED
         fake.faults.clear()
         await patient.version()

@@ -251,11 +251,13 @@ async def test_a_demo_that_is_cancelled_leaves_nothing(folder: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signals_end_it_in_order(number: signal.Signals) -> None:
-    """A process that is told to end cleans up like any other."""
-    script = """if True:
-        import asyncio
+    """A process that is told to end cleans up like any other, also as a background job, which ignores SIGINT."""
+    interrupt = "default_int_handler" if number is signal.SIGINT else "SIG_IGN"
+    script = f"""if True:
+        import asyncio, signal
         from rich.console import Console
         from qrm.demo.story import run
+        signal.signal(signal.SIGINT, signal.{interrupt})
         asyncio.run(run(simulated=True, console=Console(), as_json=False))
     """
     with subprocess.Popen(
