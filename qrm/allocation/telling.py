@@ -94,15 +94,24 @@ class Teller:
         exclusive = allocation.exclusive if allocation else CPUSet()
         changed = set(others)
         losing = [
-            each.key
+            each
             for each in self._book.due()
             if each.key != record.key and _loses(each, None if each.key in changed else exclusive)
         ]
-        outcomes = await asyncio.gather(*(self.push(key) for key in losing))
-        stuck = [key for key, outcome in zip(losing, outcomes, strict=True) if outcome in _NOT_SENT]
+        outcomes = await asyncio.gather(*(self.push(each.key) for each in losing))
+        told = zip(losing, outcomes, strict=True)
+        stuck = [each.key for each, outcome in told if outcome in _NOT_SENT and not self._has_left(each)]
         if stuck:
             names = ", ".join(f"{key.pod_uid}/{key.container}" for key in stuck)
             raise ShrinkFailed(f"cannot take CPUs back from {names}", hint="the log has the runtime's answer")
+
+    def _has_left(self, before: Record) -> bool:
+        """Whether a container is off the CPUs that it had to leave as of `before`; another push may have seen to it."""
+        now = self._book.ledger.get(before.key)
+        if now is None or not now.running or now.container_id != before.container_id:
+            return True
+        had = self._book.planner.machine.online if before.applied is None else before.applied
+        return now.applied is not None and now.applied.isdisjoint(had - (before.cpus or CPUSet()))
 
 
 _NOT_SENT = (Outcome.FAILED, Outcome.WAITS)

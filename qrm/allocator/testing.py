@@ -149,7 +149,7 @@ class Harness:
         self.allocator = allocator
         self.machine = node
         self.holdings: dict[ContainerKey, Holding] = {}
-        self._replugged = False
+        self._disturbed = False
 
     @property
     def state(self) -> State:
@@ -167,8 +167,8 @@ class Harness:
         offers = [self._serve(asked, hint) for hint in hints]
         self._apply(offers[choice % len(offers)], asked)
         self._check_contract()
-        # Where CPUs have gone, what one container gives back may be due to another that lost some.
-        if not self._replugged:
+        # Where CPUs have gone or were taken, what one container gives back may be due to another that lost some.
+        if not self._disturbed:
             self.check()
         self.settle()
         return self.holdings[asked.key].allocation
@@ -206,12 +206,13 @@ class Harness:
     def replug(self, node: Machine) -> None:
         """Goes on with the machine as it is after CPUs went offline or came online."""
         self.machine = node
-        self._replugged = True
+        self._disturbed = True
         self.settle()
 
     def adopt(self, asked: ResourceRequest, allocation: Allocation) -> None:
         """Adds a container that ran before there was an allocator."""
         self.holdings[asked.key] = Holding(asked, allocation, adopted=True)
+        self._disturbed = True
         self.settle()
 
     def settle(self) -> Changes:
@@ -245,8 +246,8 @@ class Harness:
         except DoesNotFit as refused:
             raise ContractBroken(f"hint {hint} was offered and is refused: {refused}") from refused
         allocation = changes.allocations.get(asked.key)
-        # Where CPUs have gone, a container may have to run far from the nodes that it is bound to.
-        if allocation is None or not (allocation.nodes <= hint.nodes or self._replugged):
+        # Where CPUs have gone or were taken, a container may have to run far from the nodes that it is bound to.
+        if allocation is None or not (allocation.nodes <= hint.nodes or self._disturbed):
             raise ContractBroken(f"hint {hint} was answered with {allocation} for {asked.key}")
         return changes
 

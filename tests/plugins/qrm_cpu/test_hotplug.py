@@ -164,9 +164,10 @@ def test_own_cpus_of_what_ran_before_are_replaced_like_any_others() -> None:
     assert on.holdings[ContainerKey("old", "main")].allocation.exclusive == cpus("0")
     on = node(machine(cores_per_l3=2))
     ran_before(on, "old", "1", own=True)
+    on.create(request("s"))
     on.replug(machine(cores_per_l3=2, offline=[1]))
     on.replug(machine(cores_per_l3=2))
-    assert on.quantities().pools == {name: cpus("0-1") for name in ("share", "reclaim", "system")}
+    assert cpus_of(on, "s") == cpus("0-1")
 
 
 def test_requests_of_what_ran_before_count() -> None:
