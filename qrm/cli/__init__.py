@@ -1,1 +1,1 @@
-"""TODO."""
+"""The `qrm` command: what it shows, asks of a running qrm, and refuses with a remedy."""

@@ -1,1 +1,1 @@
-"""Between kubelet and the runtime: everything passes, ten calls are looked at."""
+"""Between kubelet and the runtime: everything passes, twelve calls are looked at."""
