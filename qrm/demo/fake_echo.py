@@ -29,15 +29,17 @@ _TRANSPORT_KEYS = ("user-agent", "grpc-accept-encoding")
 
 
 class Echo:
-    """The service. `cancelled` counts the calls that their clients gave up."""
+    """The service. `calls` counts the calls, `cancelled` those that their clients gave up."""
 
     def __init__(self) -> None:
+        self.calls = 0
         self.cancelled = 0
 
     def handler(self, method: str) -> grpc.RpcMethodHandler[bytes, bytes]:
         """The handler of one method; on the wire a unary call is a stream of one message."""
 
         async def serve(requests: AsyncIterator[bytes], context: Context) -> None:
+            self.calls += 1
             initial = [pair for pair in _own_metadata(context) if pair[0].startswith("initial-")]
             await context.send_initial_metadata(initial)
             context.set_trailing_metadata(_trailing(context))

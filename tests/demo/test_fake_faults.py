@@ -82,7 +82,7 @@ async def test_a_hanging_call_that_is_given_up_is_not_done(fake: FakeRuntime) ->
 
 async def test_a_call_can_be_done_after_its_client_gave_up(fake: FakeRuntime) -> None:
     fake.faults.finish_late("RunPodSandbox")
-    async with KubeletClient(fake.endpoint, timeout=0.1) as hasty, KubeletClient(fake.endpoint) as patient:
+    async with KubeletClient(fake.endpoint, timeout=2) as hasty, KubeletClient(fake.endpoint) as patient:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await hasty.run_pod(POD)
         assert code_of(caught) == grpc.StatusCode.DEADLINE_EXCEEDED

@@ -280,8 +280,6 @@ async def test_the_real_story_agrees_and_leaves_nothing(containerd_folder: Path)
     assert containerd_folder
     tasks = asyncio.all_tasks()
     document = await told(Screen(), simulated=False)
-    # It is 3 seconds on an idle machine of 2 CPUs.
-    assert document.seconds < 60
     assert document.agreed
     assert not document.simulated
     assert document.runtime.startswith("containerd 1.")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -22,7 +21,7 @@ from tests.allocation.remote.fake import HANGS, Fails, FakePlugin
 NODE = machine(sockets=2, cores_per_l3=4)
 ASKED = request("p", 2000, QosLevel.DEDICATED)
 ALIGNED = Options(alignment=True, pre_start=True)
-QUICK = Timeouts(0.5, 0.6)
+QUICK = Timeouts(1.5, 1.6)
 FULL = Fails(grpc.StatusCode.UNKNOWN, "not enough cpus: 2 of 8")
 
 
@@ -100,7 +99,7 @@ async def test_a_container_that_is_left_alone(tmp_path: Path) -> None:
         (Fails(grpc.StatusCode.INTERNAL, "bug"), PluginError, r"plugin cpu \(.*p.sock\) refused \w+: bug"),
         (Fails(grpc.StatusCode.UNIMPLEMENTED, "no"), PluginError, "refused"),
         (Fails(grpc.StatusCode.UNAVAILABLE, "going"), PluginUnavailable, "going"),
-        (HANGS, PluginUnavailable, r"did not answer \w+ within 0.5 s"),
+        (HANGS, PluginUnavailable, r"did not answer \w+ within 1.5 s"),
         (b"\xff\xff", PluginError, r"2 bytes that are no \w+"),
     ],
 )
@@ -132,13 +131,11 @@ async def test_refusals_that_are_not_about_room(tmp_path: Path, ask: Callable[[P
 
 async def test_a_plugin_that_hangs_costs_only_its_caller(tmp_path: Path) -> None:
     async with plugin(tmp_path, GetTopologyHints=HANGS, RemovePod=wire.RemovePodResponse()) as (it, _):
-        started = time.monotonic()
         hanging = asyncio.ensure_future(it.hints(ASKED))
         await it.remove_pod("q")
         assert not hanging.done()
         with pytest.raises(PluginUnavailable):
             await hanging
-        assert time.monotonic() - started < 5
 
 
 async def test_nobody_there(tmp_path: Path) -> None:
