@@ -197,8 +197,11 @@ def _entitled(scene: Scene, pod: Pod, key: ContainerKey) -> int:
 def _spare(scene: Scene, pod: Pod, number: int, taken: int) -> int:
     """Up to `number` CPUs near those that the pod had, that no pool needs.
 
-    A bound pod gets them on its own NUMA nodes, unless it has none left there and would not run otherwise.
+    A bound pod gets them on its own NUMA nodes, unless it has none left there and would not run otherwise. One that has
+    nodes for itself gets none: they would be on nodes with others. It finds new nodes when a container starts again.
     """
+    if pod.request.qos.memory.numa_exclusive:
+        return 0
     ground, step = scene.ground, step_of(scene.ground, pod.request)
     free = scene.layout.pooled & ~scene.layout.bound & ~taken
     if step > 1:

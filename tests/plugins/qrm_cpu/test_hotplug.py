@@ -106,6 +106,15 @@ def test_an_exclusive_node_gets_what_comes_online_there() -> None:
     assert (cpus_of(on, "d"), cpus_of(on, "s")) == (cpus("0-3"), cpus("4-7"))
 
 
+def test_an_exclusive_pod_whose_node_has_gone_moves_when_it_starts_again() -> None:
+    """Until then it runs where share does, because taking a whole node is not for settling to decide."""
+    on = node(machine(sockets=3, cores_per_l3=4))
+    on.create(request("d", 2000, DEDICATED, numa_binding=True, numa_exclusive=True))
+    on.replug(machine(sockets=3, cores_per_l3=4, offline=[0, 1, 2, 3]))
+    assert cpus_of(on, "d") == cpus("4-11")
+    assert on.restart("d").cpus == cpus("4-7")
+
+
 def test_the_last_resort_is_the_reserve() -> None:
     """When all pooled CPUs have gone, share runs there, and not on anybody's exclusive CPUs."""
     on = node(eight(), reserved="0")
