@@ -1,27 +1,22 @@
-"""The configuration file: TOML, checked as a whole, every setting with its unit, default and reason.
+"""The sections of the configuration file, every setting with its unit, default and reason.
 
-`systemd/qrm.toml` is the same as a commented file. An unknown key or a wrong value is an error that names it.
+`systemd/qrm.toml` is the same as a commented file.
 """
 
 from __future__ import annotations
 
-import re
-import tomllib
-from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal
 
-import msgspec
-from msgspec import Meta, Struct, field
+from msgspec import Meta, field
 
-from qrm.errors import ConfigError
-
-Level = Literal["dedicated_cores", "shared_cores", "reclaimed_cores", "system_cores"]
-Positive = Annotated[float, Meta(gt=0, le=86400)]
-"""Seconds."""
-
-
-class Section(Struct, frozen=True, forbid_unknown_fields=True):
-    """Base of all sections: immutable, and a key that it does not know is an error."""
+from qrm.config.base import Level, Positive, Section
+from qrm.config.isolation import (
+    IoCostSection,
+    IsolationSection,
+    NetworkSection,
+    Profile,
+    RdtSection,
+)
 
 
 class RuntimeSection(Section, frozen=True):
@@ -162,101 +157,15 @@ class Config(Section, frozen=True):
     metrics: MetricsSection = field(default_factory=MetricsSection)
     log: LogSection = field(default_factory=LogSection)
     host: HostSection = field(default_factory=HostSection)
+    isolation: IsolationSection = field(default_factory=IsolationSection)
+    profiles: dict[str, Profile] = field(default_factory=dict)
+    """By QoS level or by a name of their own, which a pod chooses with the annotation qrm.io/profile."""
+    rdt: RdtSection = field(default_factory=RdtSection)
+    io_cost: IoCostSection = field(default_factory=IoCostSection)
+    network: NetworkSection = field(default_factory=NetworkSection)
     allocators: dict[str, dict[str, Any]] = field(default_factory=lambda: {"cpu": {}})
     """Which allocators are used, by their entry-point name, each with its own settings."""
 
 
 RELOADABLE = ("qos", "upkeep", "log")
 """The sections that SIGHUP applies; the others need a restart."""
-
-
-def load(path: Path) -> Config:
-    """Read and check the file at `path`.
-
-    Raises:
-        ConfigError: it cannot be read, is not TOML (with the line), or a value is wrong (with its field).
-    """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read {path}: {error}", hint="name an existing file with --config") from error
-    return parse(text, str(path))
-
-
-def parse(text: str, source: str = "configuration") -> Config:
-    """Check TOML `text`; `source` names it in errors. Raises ConfigError as `load` does."""
-    try:
-        values = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{source} is not TOML: {error}") from error
-    try:
-        config = msgspec.convert(values, Config)
-    except msgspec.ValidationError as error:
-        located = _located(str(error), values)
-        raise ConfigError(f"{source}: {located}", hint="qrm.toml documents every setting") from error
-    if config.metrics.listen:
-        split_address(config.metrics.listen)
-    _check(config)
-    return config
-
-
-def _check(config: Config) -> None:
-    """What no type can say."""
-    paths = {
-        "shim.socket": config.shim.socket,
-        "shim.admin_socket": config.shim.admin_socket,
-        "shim.pod_resources_socket": config.shim.pod_resources_socket,
-        "state.directory": config.state.directory,
-        **{f"host.{name}": getattr(config.host, name) for name in config.host.__struct_fields__},
-    }
-    for name, path in paths.items():
-        if not path.startswith("/"):
-            raise ConfigError(f"{name} = {path!r}: not an absolute path", hint="write one that begins with /")
-    if str(socket_path(config.runtime.endpoint)) in (config.shim.socket, config.shim.admin_socket):
-        raise ConfigError(
-            f"runtime.endpoint = {config.runtime.endpoint!r}: that is a socket of qrm itself",
-            hint="name the container runtime's, such as unix:///run/containerd/containerd.sock",
-        )
-    if "cpu" not in config.allocators and "cpu" not in config.plugins.required:
-        raise ConfigError("allocators: cpu is missing", hint="write [allocators.cpu], with or without settings in it")
-    for name in ("directory", "registration_socket"):
-        if (path := getattr(config.plugins, name)) and not path.startswith("/"):
-            raise ConfigError(f"plugins.{name} = {path!r}: not an absolute path", hint="write one that begins with /")
-
-
-def _located(message: str, values: dict[str, Any]) -> str:
-    """Msgspec's message with the field, as it is written in the file, and its value in front."""
-    found = re.fullmatch(r"(?P<what>.*?) - at `\$\.?(?P<where>.*)`", message, re.DOTALL)
-    if found is None:
-        return message
-    value: Any = values
-    for key in found["where"].split("."):
-        value = value.get(key) if isinstance(value, dict) else None
-    shown = "" if value is None or isinstance(value, dict) else f" = {value!r}"
-    return f"{found['where']}{shown}: {_choices(found['where']) or found['what']}"
-
-
-def _choices(where: str) -> str:
-    """What may stand at `section.key`, where that is one of a few words."""
-    kind: Any = Config
-    for key in where.split("."):
-        kind = get_type_hints(kind).get(key) if isinstance(kind, type) else None
-    return f"must be one of {', '.join(get_args(kind))}" if get_origin(kind) is Literal else ""
-
-
-def split_address(text: str) -> tuple[str, int]:
-    """HOST:PORT as a pair; IPv6 hosts stand in brackets. Raises ConfigError."""
-    host, colon, port = text.rpartition(":")
-    if not colon or not port.isascii() or not port.isdecimal() or int(port) > 65535:
-        raise ConfigError(
-            f"metrics.listen: {text!r} is not HOST:PORT", hint='for example "127.0.0.1:9317", "" for none'
-        )
-    return host.strip("[]") or "0.0.0.0", int(port)  # noqa: S104 - an empty host means all of them, as elsewhere
-
-
-def socket_path(endpoint: str) -> Path:
-    """The path behind `unix:///path`, `unix:/path` or `/path`; raises ConfigError for anything else."""
-    path = endpoint.removeprefix("unix://") if endpoint.startswith("unix://") else endpoint.removeprefix("unix:")
-    if not path.startswith("/"):
-        raise ConfigError(f"runtime.endpoint: {endpoint!r} is not a unix socket", hint="write unix:///path/to.sock")
-    return Path(path)

@@ -1,0 +1,155 @@
+"""How containers are kept out of each other's way: modes, profiles, and what their names stand for."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import UNSET, Meta, UnsetType, field
+
+from qrm.config.base import Mode, Section
+
+Weight = Annotated[int, Meta(ge=0, le=10_000)]
+"""cgroup v2's scale of weights, 1 to 10000 with 100 in the middle (kernel cgroup-v2.rst); 0: not ours to set."""
+Percent = Annotated[int, Meta(ge=0, le=100)]
+Rate = Annotated[int, Meta(ge=0, le=1_000_000)]
+"""Mbit/s."""
+Operations = Annotated[int, Meta(ge=0)]
+"""Bytes or operations a second; 0: no limit."""
+Share = Annotated[str, Meta(pattern=r"^(|\d{1,4}%|\d+(\.\d+)?([kMGTPE]|[KMGTPE]i)?)$")]
+"""A share of the memory request such as "120%", or a quantity of bytes such as "2Gi"; "": not ours to set."""
+Ways = Annotated[str, Meta(pattern=r"^(|100%|\d{1,2}%|0x[0-9a-fA-F]+)$")]
+"""A share of a cache such as "30%", or a mask of its ways such as "0x3f"; "": all of it."""
+
+
+class IsolationSection(Section, frozen=True):
+    """Which means of isolation are used."""
+
+    cpu: Mode = "auto"
+    """cpu.weight, cpu.idle and cpu.max.burst of containers."""
+    memory: Mode = "auto"
+    """memory.high, memory.low and memory.min of containers."""
+    io: Mode = "auto"
+    """io.weight and io.max of containers."""
+    rdt: Mode = "auto"
+    """Cache ways and memory bandwidth of pods, through resctrl."""
+    io_cost: Mode = "auto"
+    """The cost model of block devices, without which io.weight has no effect (BFQ excepted)."""
+    network: Mode = "auto"
+    """Rates and priorities of pods' traffic, through tc."""
+
+
+class IoLimits(Section, frozen=True):
+    """io.max of one device (kernel cgroup-v2.rst)."""
+
+    rbps: Operations = 0
+    wbps: Operations = 0
+    riops: Operations = 0
+    wiops: Operations = 0
+
+
+class Profile(Section, frozen=True):
+    """What a container or its pod gets. A key that is left out is as in the profile of the pod's QoS level."""
+
+    cpu_weight: Weight | UnsetType = UNSET
+    """0: as the runtime makes it of the CPU request. Without effect where cpu_idle is true."""
+    cpu_idle: bool | UnsetType = UNSET
+    """Runs only when nobody else wants the CPU (SCHED_IDLE for the whole cgroup, kernel 5.15)."""
+    cpu_burst_percent: Percent | UnsetType = UNSET
+    """Unused quota that may be saved up, in percent of the quota (cpu.max.burst, kernel 5.14); 0: none."""
+    memory_high: Share | UnsetType = UNSET
+    """Beyond it the container is slowed down and its memory reclaimed."""
+    memory_low: Share | UnsetType = UNSET
+    """Below it its memory is reclaimed last, as far as the cgroups above protect it too."""
+    memory_min: Share | UnsetType = UNSET
+    """Below it its memory is never reclaimed, as far as the cgroups above protect it too."""
+    io_weight: Weight | UnsetType = UNSET
+    """0: as the runtime makes it."""
+    io_max: dict[str, IoLimits] | UnsetType = UNSET
+    """By device, such as "/dev/sda" or "8:0"; a disk, not a partition."""
+    rdt: str | UnsetType = UNSET
+    """A class of [rdt.classes]; "": the node's default group."""
+    network: str | UnsetType = UNSET
+    """A class of [network.classes]; "": traffic is left alone."""
+
+
+class RdtClass(Section, frozen=True):
+    """A group of resctrl. Several classes that come to the same masks still have a group each."""
+
+    l3: Ways = ""
+    """Of the L3 caches. With CDP it stands for code and data."""
+    l3_code: Ways = ""
+    """Where it is to differ; needs a mount with cdp."""
+    l3_data: Ways = ""
+    """Where it is to differ; needs a mount with cdp."""
+    l2: Ways = ""
+    """Of the L2 caches. With CDP it stands for code and data."""
+    l2_code: Ways = ""
+    """Where it is to differ; needs a mount with cdpl2."""
+    l2_data: Ways = ""
+    """Where it is to differ; needs a mount with cdpl2."""
+    memory_bandwidth: Annotated[str, Meta(pattern=r"^(|100%|\d{1,2}%|\d+)$")] = ""
+    """A share such as "40%", or a number in the platform's unit: percent (Intel), 1/8 GB/s (AMD), or MiB/s (a mount
+    with mba_MBps); "": all of it."""
+    from_top: bool = False
+    """true: a share of a cache is taken from the upper end of its mask, so that it need not overlap with others'."""
+
+
+class RdtSection(Section, frozen=True):
+    """Cache and memory bandwidth. Each class but the empty ones needs one of the hardware's CLOSIDs."""
+
+    classes: dict[str, RdtClass] = field(default_factory=lambda: {"reclaimed": RdtClass(l3="30%")})
+    """By name; the names become those of groups below the resctrl mount, with "qrm-" in front."""
+    monitoring: bool = True
+    """A monitoring group for each pod, as long as there are RMIDs, for the metrics of cache and bandwidth."""
+
+
+class IoCostDevice(Section, frozen=True):
+    """The cost model of one disk (kernel cgroup-v2.rst, io.cost.model and io.cost.qos)."""
+
+    kind: Literal["", "hdd", "sata_ssd", "nvme", "virtio"] = ""
+    """Takes model and qos of qrm's table; "": what `qrm calibrate-io` measured, else the kind that the disk says."""
+    model: dict[str, Annotated[int, Meta(gt=0)]] = field(default_factory=dict)
+    """Over the table's or the measured: rbps, rseqiops, rrandiops, wbps, wseqiops, wrandiops."""
+    qos: dict[str, Annotated[float, Meta(ge=0)]] = field(default_factory=dict)
+    """Over the table's: rpct and wpct (percentile), rlat and wlat (microseconds), min and max (percent)."""
+
+
+class IoCostSection(Section, frozen=True):
+    """Block devices whose cost model is ours to set."""
+
+    devices: dict[str, IoCostDevice] = field(default_factory=dict)
+    """By name, such as "/dev/nvme0n1", or by "8:0"."""
+    others: Literal["leave", "measured", "table"] = "measured"
+    """Disks that are not named: leave them alone, use what `qrm calibrate-io` measured, or the table if nothing was. A
+    model that is too low costs throughput, so the table is not a default."""
+
+
+class NetworkClass(Section, frozen=True):
+    """A class of traffic, for each direction. Rates are shares of the node's such as "40%", or numbers in Mbit/s."""
+
+    priority: Annotated[int, Meta(ge=0, le=7)] = 3
+    """Who is offered first what nobody is guaranteed; 0 is first (tc-htb)."""
+    guaranteed: Annotated[str, Meta(pattern=r"^(100%|\d{1,2}%|\d{1,7})$")] = "1%"
+    """Of the whole class, when all others send too."""
+    maximal: Annotated[str, Meta(pattern=r"^(100%|\d{1,2}%|\d{1,7})$")] = "100%"
+    """Of the whole class."""
+    pod_maximal_mbit: Rate = 0
+    """Of each pod, unless its annotations kubernetes.io/egress-bandwidth and ingress-bandwidth say less; 0: none."""
+
+
+def _classes() -> dict[str, NetworkClass]:
+    return {
+        "system": NetworkClass(priority=0, guaranteed="10%"),
+        "dedicated": NetworkClass(priority=1, guaranteed="40%"),
+        "shared": NetworkClass(priority=2, guaranteed="40%"),
+        "reclaimed": NetworkClass(priority=7, guaranteed="5%"),
+    }
+
+
+class NetworkSection(Section, frozen=True):
+    """Traffic of pods."""
+
+    rate_mbit: Rate = 0
+    """What the node can send and receive; 0: the speed that the device with the default route reports."""
+    classes: dict[str, NetworkClass] = field(default_factory=_classes)
+    """By name."""
