@@ -76,7 +76,7 @@ class Admin:
             if wanted in _names(record.request.pod.namespace, record.request.pod.name, record.key.container) or (
                 wanted and (record.key.pod_uid == wanted or record.container_id.startswith(wanted))
             ):
-                seen = await self._node.kernel.cpuset(record.container_id) if record.running else None
+                seen = await self._node.processes.cpuset(record.container_id) if record.running else None
                 plugins = await self._node.crew.held(record.key)
                 found.append(views.explanation(record, seen=seen, plugins=plugins))
         if not found:
