@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -49,6 +49,8 @@ class ContainerDetails:
     """The memory nodes there; empty for none."""
     asked: cri.LinuxContainerResources
     """The resources as they were at creation."""
+    unified: Mapping[str, str]
+    """The cgroup v2 files in the runtime's own spec."""
 
 
 class RuntimeClient:
@@ -112,7 +114,8 @@ class RuntimeClient:
             cpus, mems = CPUSet.parse(cpu.get("cpus", "")), NodeSet.parse(cpu.get("mems", ""))
         except ParseError:
             cpus, mems = CPUSet(), NodeSet()
-        return ContainerDetails(reply.status, int(info.get("pid") or 0), cpus, mems, _resources(asked))
+        unified = {str(key): str(value) for key, value in (spec.get("unified") or {}).items()}
+        return ContainerDetails(reply.status, int(info.get("pid") or 0), cpus, mems, _resources(asked), unified)
 
     async def update(self, container_id: str, resources: cri.LinuxContainerResources) -> None:
         """Change a container's resources; zero and empty fields stay as they are."""

@@ -134,13 +134,14 @@ class ContainerFiles:
         folders = await self._processes.folders(container_id)
         return await asyncio.to_thread(self._repair, folders, files) if folders else {}
 
-    async def values(self, container_id: str, files: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-        """What the kernel has of `files`: by path's name, what is wanted and what there is."""
+    async def values(self, container_id: str, files: Mapping[str, str]) -> dict[str, tuple[str, str, bool]]:
+        """What the kernel has of `files`, by the file's own name: what is wanted, what there is, and if they agree."""
         folders = await self._processes.folders(container_id)
         found = {}
         for (controller, name), value in self._places(files).items():
             if controller in folders:
-                found[name] = (value, kernel.read(folders[controller] / name) or "")
+                now = kernel.read(folders[controller] / name) or ""
+                found[name] = (value, now, same(name, value, now))
         return found
 
     def _repair(self, folders: Mapping[str, Path], files: Mapping[str, str]) -> Mapping[str, int]:
