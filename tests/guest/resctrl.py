@@ -66,7 +66,7 @@ def _compares(code: bytes, start: int, end: int) -> list[int]:
 
 
 def _unpack(image: Path) -> bytes:
-    """The ELF file in a bzImage: setup_sects, payload_offset and payload_length (Linux Documentation/arch/x86/boot.rst)."""
+    """The ELF file in a bzImage (Linux arch/x86/boot.rst: setup_sects, payload_offset, payload_length)."""
     packed = image.read_bytes()
     sectors = packed[0x1F1] or 4
     offset, length = struct.unpack_from("<II", packed, 0x248)
