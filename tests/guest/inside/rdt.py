@@ -12,6 +12,7 @@ import asyncio
 import json
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -36,14 +37,20 @@ LOOK = "cat /proc/self/cpu_resctrl_groups"
 TELL = ("/bin/sh", "-c", f'{LOOK} >/tmp/first; trap "exit 0" TERM; while :; do sleep 9; done')
 FORKING = """
 import os, threading, time
-for _ in range(3):
+for _ in range(2):
     os.fork()
 threads = [threading.Thread(target=time.sleep, args=(600,)) for _ in range(3)]
 for thread in threads:
     thread.start()
 print("ready", flush=True)
+while True:
+    if child := os.fork():
+        os.waitpid(child, 0)
+    else:
+        time.sleep(0.2)
+        os._exit(0)
 """
-"""8 processes of 4 threads."""
+"""4 processes of 4 threads, each with a child that lives for a moment, again and again."""
 WRITES: Counter[str] = Counter()
 
 
@@ -190,7 +197,7 @@ def tell_moving(rdt: RdtDimension) -> None:
     command = ["bash", "-c", shell, "bash", str(home), sys.executable, "-c", FORKING]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
-        for _ in range(8):
+        for _ in range(4):
             process.stdout.readline()
         made = sandbox(pod, "abc", process.pid, LENT)
         rdt.admit(made)
@@ -204,6 +211,8 @@ def tell_moving(rdt: RdtDimension) -> None:
             say("moved.later", WRITES["move"])
             say("moved.later.group", Path(f"/proc/{later.pid}/cpu_resctrl_groups").read_text().split()[0])
             (home / "cgroup.kill").write_text("1")
+    while "populated 1" in (home / "cgroup.events").read_text():
+        time.sleep(0.05)
     home.rmdir()
     home.parent.rmdir()
 

@@ -195,16 +195,15 @@ class RdtDimension:
     def _repair_threads(
         self, node: Node, tally: Counter[str], failed: dict[str, str], broken: Mapping[str, NotEnforced]
     ) -> None:
-        """Threads are read before groups: who seems to be elsewhere may only have ended, hence a second look."""
+        """Each group is read once for all pods; a pod of which something seems to be elsewhere is looked at again."""
         threads = {sandbox_id: node.placing.threads(tenant) for sandbox_id, tenant in self._known.items()}
         held = node.placing.held()
         for sandbox_id, tenant in self._known.items():
             if tenant.group in broken:
                 failed[sandbox_id] = str(broken[tenant.group])
                 continue
-            strays = node.placing.strays(tenant, threads[sandbox_id], held)
             try:
-                if strays and strays & node.placing.threads(tenant):
+                if node.placing.strays(tenant, threads[sandbox_id], held):
                     node.placing.settle(tenant, tally)
                 node.placing.release_parent(tenant, held, tally)
             except NotEnforced as error:

@@ -67,13 +67,18 @@ class Placing:
         return self._processes.threads(tenant.members, with_parent=not tenant.why_moved)
 
     def strays(self, tenant: Tenant, threads: set[int], held: Held) -> set[int]:
-        """Those of `threads` that are in another group than they should be. `held` was read after them.
+        """Those of `threads` that are in another group than they should be, or ended before `held` was read.
 
         In the default group belongs who is in none of ours: other people may have put it into theirs.
         """
         if tenant.group:
             return threads - held.get(tenant.group, frozenset())
         return threads & frozenset().union(*held.values())
+
+    def outside(self, tenant: Tenant) -> set[int]:
+        """The threads of a pod that are in another group than they should be now: they were there before and after."""
+        strays = self.strays(tenant, self.threads(tenant), self.held())
+        return strays & self.threads(tenant) if strays else strays
 
     def settle(self, tenant: Tenant, tally: Counter[str]) -> None:
         """Move a pod's threads into its group until there is none outside; adds to `tally` how many that were.
@@ -82,12 +87,7 @@ class Placing:
             NotEnforced: the kernel refuses it, or there is no end to it.
         """
         path = self._groups.path(tenant.group)
-
-        def outside() -> set[int]:
-            threads = self.threads(tenant)
-            return self.strays(tenant, threads, self.held())
-
-        tally["tasks"] += self._until_none(path, outside, tenant)
+        tally["tasks"] += self._until_none(path, lambda: self.outside(tenant), tenant)
 
     def release_parent(self, tenant: Tenant, held: Held, tally: Counter[str]) -> None:
         """A shim that cannot hand down this pod's group must not hand down another of ours. Raises NotEnforced."""
@@ -112,12 +112,13 @@ class Placing:
             return
         path = self._monitoring.path(group, uid)
 
-        def outside() -> set[int]:
+        def unwatched() -> set[int]:
             threads = self._processes.threads(tenant.members, with_parent=tenant.alone)
-            return threads - self._tree.tasks(path)
+            out = threads - self._tree.tasks(path)
+            return out & self._processes.threads(tenant.members, with_parent=tenant.alone) if out else out
 
         try:
-            tally["monitoring"] += self._until_none(path, outside, tenant)
+            tally["monitoring"] += self._until_none(path, unwatched, tenant)
             self._unwatch_parent(tenant, tally)
         except NotEnforced as error:
             log.info("pod is not monitored", **tenant.named, why=str(error))

@@ -53,7 +53,7 @@ def facts(node: Node, processes: Processes, tenant: Tenant | None, sandbox: Sand
     ]
     if tenant is not None:
         threads = node.placing.threads(tenant)
-        inside = len(threads) - len(node.placing.strays(tenant, threads, node.placing.held()))
+        inside = len(threads - node.placing.outside(tenant))
         how = f"moved: {tenant.why_moved}" if tenant.why_moved else f"inherited from shim {tenant.members.parent}"
         told.append(Fact("rdt membership", how, f"{inside} of {len(threads)} threads"))
     name = node.monitoring.name(sandbox.pod.uid)
