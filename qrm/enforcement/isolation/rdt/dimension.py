@@ -81,10 +81,10 @@ class RdtDimension:
             raise NotEnforced(f"{sandbox.pod} cannot be put into {node.groups.path(group)}: {told}")
         tenant = self._tenant(node, sandbox, group, members)
         self._known[sandbox.id] = tenant
-        node.placing.settle(tenant, Counter())
+        moved = node.placing.settle(tenant, Counter())
         node.placing.release_parent(tenant, node.placing.held(), Counter())
         node.monitoring.recount()
-        node.placing.watch(tenant, Counter())
+        node.placing.watch(tenant, Counter(), moved=moved)
 
     def started(self, sandbox: Sandbox) -> None:
         """A container of the pod has started: move it, where it could not inherit the group. Raises NotEnforced."""
@@ -115,8 +115,8 @@ class RdtDimension:
         failed = {"": "; ".join(map(str, broken.values()))} if broken else {}
         self._known = {each.sandbox.id: each for each in self._survey(node, sandboxes, failed)}
         try:
-            self._repair_threads(node, tally, failed, broken)
-            self._repair_monitoring(node, tally)
+            moved = self._repair_threads(node, tally, failed, broken)
+            self._repair_monitoring(node, tally, moved)
         except NotEnforced as error:
             failed[""] = str(error)
         self.usage.update(
@@ -194,8 +194,12 @@ class RdtDimension:
 
     def _repair_threads(
         self, node: Node, tally: Counter[str], failed: dict[str, str], broken: Mapping[str, NotEnforced]
-    ) -> None:
-        """Each group is read once for all pods; a pod of which something seems to be elsewhere is looked at again."""
+    ) -> set[str]:
+        """The sandboxes of which threads were moved.
+
+        Each group is read once for all pods; a pod of which something seems to be elsewhere is looked at again.
+        """
+        moved = set()
         threads = {sandbox_id: node.placing.threads(tenant) for sandbox_id, tenant in self._known.items()}
         held = node.placing.held()
         for sandbox_id, tenant in self._known.items():
@@ -203,16 +207,17 @@ class RdtDimension:
                 failed[sandbox_id] = str(broken[tenant.group])
                 continue
             try:
-                if node.placing.strays(tenant, threads[sandbox_id], held):
-                    node.placing.settle(tenant, tally)
+                if node.placing.strays(tenant, threads[sandbox_id], held) and node.placing.settle(tenant, tally):
+                    moved.add(sandbox_id)
                 node.placing.release_parent(tenant, held, tally)
             except NotEnforced as error:
                 failed[sandbox_id] = str(error)
+        return moved
 
-    def _repair_monitoring(self, node: Node, tally: Counter[str]) -> None:
+    def _repair_monitoring(self, node: Node, tally: Counter[str], moved: set[str]) -> None:
         name, groups = node.monitoring.path, node.groups
         wanted = {name(groups.path(each.group), each.sandbox.pod.uid) for each in self._known.values()}
         tally["monitoring"] += node.monitoring.sweep(wanted)
         node.monitoring.recount()
         for tenant in self._known.values():
-            node.placing.watch(tenant, tally)
+            node.placing.watch(tenant, tally, moved=tenant.sandbox.id in moved)

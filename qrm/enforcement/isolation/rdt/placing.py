@@ -80,14 +80,18 @@ class Placing:
         strays = self.strays(tenant, self.threads(tenant), self.held())
         return strays & self.threads(tenant) if strays else strays
 
-    def settle(self, tenant: Tenant, tally: Counter[str]) -> None:
-        """Move a pod's threads into its group until there is none outside; adds to `tally` how many that were.
+    def settle(self, tenant: Tenant, tally: Counter[str]) -> bool:
+        """Move a pod's threads into its group until there is none outside; whether there was any.
+
+        Adds to `tally` how many. They are in no monitoring group afterwards.
 
         Raises:
             NotEnforced: the kernel refuses it, or there is no end to it.
         """
         path = self._groups.path(tenant.group)
-        tally["tasks"] += self._until_none(path, lambda: self.outside(tenant), tenant)
+        moved = self._until_none(path, lambda: self.outside(tenant), tenant)
+        tally["tasks"] += moved
+        return moved > 0
 
     def release_parent(self, tenant: Tenant, held: Held, tally: Counter[str]) -> None:
         """A shim that cannot hand down this pod's group must not hand down another of ours. Raises NotEnforced."""
@@ -96,10 +100,11 @@ class Placing:
             if ours:
                 tally["tasks"] += self._tree.move(self._groups.path(""), ours)
 
-    def watch(self, tenant: Tenant, tally: Counter[str]) -> None:
+    def watch(self, tenant: Tenant, tally: Counter[str], *, moved: bool) -> None:
         """Put a pod into its monitoring group, which is made where it is missing and there are RMIDs. Never raises.
 
-        Where the pod has a shim to itself, the shim and the first process stand for all: the others inherit it.
+        Where the pod has a shim to itself and none of its threads was `moved`, the shim and the first process stand for
+        all: the others inherit it.
         """
         group, uid = self._groups.path(tenant.group), tenant.sandbox.pod.uid
         if not self._monitoring.name(uid):
@@ -108,7 +113,7 @@ class Placing:
         now = [found for pid in pids if (found := self._processes.groups_of(pid))]
         if any(control != tenant.group for control, _ in now) or not self._monitoring.ensure(group, uid, tally):
             return
-        if tenant.alone and now and all(monitored == self._monitoring.name(uid) for _, monitored in now):
+        if tenant.alone and not moved and now and all(monitored == self._monitoring.name(uid) for _, monitored in now):
             return
         path = self._monitoring.path(group, uid)
 

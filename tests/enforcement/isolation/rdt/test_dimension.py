@@ -136,6 +136,7 @@ def test_without_rmids_a_pod_goes_without(intel: Kernel) -> None:
     assert rdt.explain(pods[4])[-1].kernel == "none"
     rdt.forget(pods[0].id)
     assert rdt.repair(pods[1:]).by_cause == {"monitoring": 1 + 8}  # a group, and a pod's threads
+    assert "mkdir qrm-aaaa-6" not in intel.writes
 
 
 def test_a_kernel_that_refuses_an_rmid_refuses_no_pod(intel: Kernel) -> None:
@@ -165,6 +166,10 @@ def test_a_monitoring_group_that_is_lost_comes_back(intel: Kernel) -> None:
         intel.groups[thread] = ("qrm-reclaimed", "")
     intel.show()
     assert rdt.repair([pod]).by_cause == {"monitoring": 3}
+    intel.groups[120] = ("", "")
+    intel.show()
+    assert rdt.repair([pod]).by_cause == {"tasks": 1, "monitoring": 1}
+    assert intel.groups[120] == ("qrm-reclaimed", "qrm-aaaa-1")
     assert rdt.repair([]).by_cause == {"monitoring": 1}
 
 
@@ -236,6 +241,7 @@ def test_somebody_elses_group_is_left_to_them(intel: Kernel) -> None:
     rdt.admit(pod)
     assert rdt.repair([pod]) == NOTHING
     assert intel.groups[110] == ("theirs", "")
+    assert intel.writes == ["mkdir qrm-reclaimed", "qrm-reclaimed L3:0=7;2=7"]
 
 
 def test_reset_removes_what_is_ours(intel: Kernel) -> None:
