@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, UnsetType, field
+from msgspec.structs import force_setattr
 
 from qrm.config.base import Mode, Section
 
@@ -97,10 +98,15 @@ class RdtClass(Section, frozen=True):
 class RdtSection(Section, frozen=True):
     """Cache and memory bandwidth. Each class but the empty ones needs one of the hardware's CLOSIDs."""
 
-    classes: dict[str, RdtClass] = field(default_factory=lambda: {"reclaimed": RdtClass(l3="30%")})
-    """By name; the names become those of groups below the resctrl mount, with "qrm-" in front."""
+    classes: dict[str, RdtClass] = field(default_factory=dict)
+    """By name, beside reclaimed with 30 % of L3, unless that is named; those that a profile names become groups below
+    the resctrl mount, with "qrm-" in front."""
     monitoring: bool = True
     """A monitoring group for each pod, as long as there are RMIDs, for the metrics of cache and bandwidth."""
+
+    def __post_init__(self) -> None:
+        """Add what is not named."""
+        force_setattr(self, "classes", {"reclaimed": RdtClass(l3="30%"), **self.classes})
 
 
 class IoCostDevice(Section, frozen=True):
@@ -137,7 +143,7 @@ class NetworkClass(Section, frozen=True):
     """Of each pod, unless its annotations kubernetes.io/egress-bandwidth and ingress-bandwidth say less; 0: none."""
 
 
-def _classes() -> dict[str, NetworkClass]:
+def _usual() -> dict[str, NetworkClass]:
     return {
         "system": NetworkClass(priority=0, guaranteed="10%"),
         "dedicated": NetworkClass(priority=1, guaranteed="40%"),
@@ -151,5 +157,9 @@ class NetworkSection(Section, frozen=True):
 
     rate_mbit: Rate = 0
     """What the node can send and receive; 0: the speed that the device with the default route reports."""
-    classes: dict[str, NetworkClass] = field(default_factory=_classes)
-    """By name."""
+    classes: dict[str, NetworkClass] = field(default_factory=dict)
+    """By name, beside system, dedicated, shared and reclaimed, unless those are named."""
+
+    def __post_init__(self) -> None:
+        """Add what is not named."""
+        force_setattr(self, "classes", {**_usual(), **self.classes})

@@ -62,6 +62,14 @@ def _check(config: Config) -> None:
         )
     if "cpu" not in config.allocators and "cpu" not in config.plugins.required:
         raise ConfigError("allocators: cpu is missing", hint="write [allocators.cpu], with or without settings in it")
+    for name, profile in config.profiles.items():
+        for key, classes in (("rdt", config.rdt.classes), ("network", config.network.classes)):
+            value = getattr(profile, key)
+            if value and value not in classes:
+                raise ConfigError(
+                    f"profiles.{name}.{key} = {value!r}: no class of that name",
+                    hint=f"write [{key}.classes.{value}], or one of {', '.join(classes)}",
+                )
     for name in ("directory", "registration_socket"):
         if (path := getattr(config.plugins, name)) and not path.startswith("/"):
             raise ConfigError(f"plugins.{name} = {path!r}: not an absolute path", hint="write one that begins with /")

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-from qrm.config import RdtClass, RdtSection
+from qrm.config import Profile, RdtClass, RdtSection
 from qrm.demo.cgroups import PodCgroups
 from qrm.demo.containerd import PrivateContainerd
 from qrm.demo.kubelet import KubeletClient
@@ -76,7 +76,10 @@ class Counting(Tree):
 
 
 def dimension(**classes: RdtClass) -> RdtDimension:
-    return RdtDimension(RdtSection(classes=classes or CLASSES), Path("/proc"), CGROUP, Counting)
+    """With the classes of this story or with others; a profile names each."""
+    classes = classes or CLASSES
+    profiles = {"reclaimed_cores": Profile(rdt=next(iter(classes))), **{name: Profile(rdt=name) for name in classes}}
+    return RdtDimension(RdtSection(classes=classes), profiles, Path("/proc"), CGROUP, Counting)
 
 
 def sandbox(pod: Pod, sandbox_id: str, pid: int, level: QosLevel) -> Sandbox:

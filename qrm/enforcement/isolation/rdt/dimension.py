@@ -8,11 +8,11 @@ from pathlib import Path
 
 import structlog
 
-from qrm.config import RdtSection
+from qrm.config import Profile, RdtSection
 from qrm.enforcement.isolation.dimension import Fact, NotEnforced, Probe, Repairs, Sandbox
 from qrm.enforcement.isolation.rdt.groups import Groups
 from qrm.enforcement.isolation.rdt.info import RdtInfo, read_info
-from qrm.enforcement.isolation.rdt.masks import PREFIX, plan
+from qrm.enforcement.isolation.rdt.masks import PREFIX, plan, used_classes
 from qrm.enforcement.isolation.rdt.members import Members, Processes
 from qrm.enforcement.isolation.rdt.monitor import Monitoring
 from qrm.enforcement.isolation.rdt.placing import Placing, Tenant
@@ -27,7 +27,8 @@ class RdtDimension:
     """The Dimension of cache ways and memory bandwidth.
 
     Args:
-        section: The classes. Each that sets anything gets a group, so there should be none that no profile names.
+        section: The classes. Each that sets anything and that a profile names gets a group.
+        profiles: Those of the configuration, by name.
         proc: Where proc is mounted; it also tells where resctrl is.
         cgroup: Where cgroups are mounted.
         tree: Makes what touches the mount at a path.
@@ -35,8 +36,16 @@ class RdtDimension:
 
     name = "rdt"
 
-    def __init__(self, section: RdtSection, proc: Path, cgroup: Path, tree: Callable[[Path], Tree] = Tree) -> None:
-        self._section = section
+    def __init__(
+        self,
+        section: RdtSection,
+        profiles: Mapping[str, Profile],
+        proc: Path,
+        cgroup: Path,
+        tree: Callable[[Path], Tree] = Tree,
+    ) -> None:
+        self._classes = used_classes(section.classes, profiles)
+        self._monitoring = section.monitoring
         self._proc = proc
         self._tree = tree
         self._processes = Processes(proc, cgroup)
@@ -152,20 +161,20 @@ class RdtDimension:
     def _read(self) -> Node:
         """The mount as it is now. Raises NotEnforced where there is none, or where it cannot give a class."""
         info = read_info(self._proc)
-        return self._parts(info, plan(self._section.classes, info))
+        return self._parts(info, plan(self._classes, info))
 
     def _parts(self, info: RdtInfo, wanted: Mapping[str, Mapping[str, int]]) -> Node:
         tree = self._tree(info.root)
         groups = Groups(tree, info, wanted)
-        monitoring = Monitoring(tree, info, on=self._section.monitoring)
+        monitoring = Monitoring(tree, info, on=self._monitoring)
         return Node(info, tree, groups, monitoring, Placing(tree, groups, monitoring, self._processes))
 
     def _group(self, node: Node, sandbox: Sandbox) -> str:
         """The name of the group that a pod belongs to; "" is the default one. Raises NotEnforced."""
         name = str(sandbox.profile.rdt)
-        if name and name not in self._section.classes:
-            choices = ", ".join(sorted(self._section.classes)) or "none"
-            raise NotEnforced(f"no class of [rdt.classes] is called {name!r}", hint=f"there are: {choices}")
+        if name and name not in self._classes:
+            choices = ", ".join(self._classes) or "none"
+            raise NotEnforced(f"no profile has the class {name!r} of [rdt.classes]", hint=f"there are: {choices}")
         return f"{PREFIX}{name}" if f"{PREFIX}{name}" in node.groups.wanted else ""
 
     def _tenant(self, node: Node, sandbox: Sandbox, group: str, members: Members) -> Tenant:

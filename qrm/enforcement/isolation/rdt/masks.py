@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from qrm.config import RdtClass
+from qrm.config import Profile, RdtClass
 from qrm.enforcement.isolation.dimension import NotEnforced
+from qrm.enforcement.isolation.profile import profile_for
 from qrm.enforcement.isolation.rdt.info import BandwidthInfo, CacheInfo, RdtInfo
 from qrm.enforcement.isolation.rdt.schemata import BANDWIDTH
+from qrm.pods.model import QosLevel
 
 ALL = ("", "100%")
 PREFIX = "qrm-"
@@ -114,6 +116,19 @@ def bandwidth(amount: str, info: BandwidthInfo) -> int:
             allowed = f"{max(info.low, 1)} to {info.full}"
             raise NotEnforced(f"out of range in {info.unit}", hint=f"{allowed}, or a share such as 40%")
     return min(-(-value // info.step) * info.step, info.full)
+
+
+def used_classes(classes: Mapping[str, RdtClass], profiles: Mapping[str, Profile]) -> dict[str, RdtClass]:
+    """Those of `classes` that a profile names: one that nobody can be in needs no CLOSID.
+
+    Raises:
+        NotEnforced: a profile names one that there is not.
+    """
+    named = {profile_for(level, "", profiles).rdt for level in QosLevel} | {each.rdt for each in profiles.values()}
+    names = sorted(name for name in named if isinstance(name, str) and name)
+    if missing := [name for name in names if name not in classes]:
+        raise NotEnforced(f"no class of [rdt.classes] is called {missing[0]!r}")
+    return {name: classes[name] for name in names}
 
 
 def plan(classes: Mapping[str, RdtClass], info: RdtInfo) -> dict[str, dict[str, int]]:

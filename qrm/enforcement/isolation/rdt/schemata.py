@@ -36,9 +36,9 @@ def differences(wanted: Mapping[str, int], now: Schemata) -> dict[str, dict[int,
 
 
 def format_schemata(schemata: Schemata) -> str:
-    """As the kernel takes it, each line with its end; whatever is not named stays as it is."""
-    return "".join(
-        f"{name}:{';'.join(f'{domain}={_value(name, value)}' for domain, value in sorted(domains.items()))}\n"
+    """As the kernel takes it but for the end of the last line; whatever is not named stays as it is."""
+    return "\n".join(
+        f"{name}:{';'.join(f'{domain}={_value(name, value)}' for domain, value in sorted(domains.items()))}"
         for name, domains in schemata.items()
     )
 
@@ -50,7 +50,7 @@ def show_wanted(wanted: Mapping[str, int], now: Schemata) -> str:
 
 def show(schemata: Schemata) -> str:
     """On one line, for a person."""
-    return format_schemata(schemata).strip().replace("\n", " ")
+    return format_schemata(schemata).replace("\n", " ")
 
 
 def _value(name: str, value: int) -> str:

@@ -42,7 +42,7 @@ class Tree:
         return kernel.read(group / "schemata")
 
     def set_schemata(self, group: Path, text: str, old: str) -> None:
-        """Write lines, each with its end. Raises KernelError."""
+        """Write lines. Raises KernelError."""
         try:
             kernel.write(group / "schemata", text, old=old)
         except KernelError as error:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from qrm.config import RdtClass, RdtSection
+from qrm.config import Profile, RdtClass, RdtSection
 from qrm.enforcement.isolation.dimension import Dimension, Sandbox
 from qrm.enforcement.isolation.profile import profile_for
 from qrm.enforcement.isolation.rdt.dimension import RdtDimension
@@ -105,7 +105,11 @@ class Kernel:
     def dimension(self, *, monitoring: bool = True, **classes: RdtClass) -> RdtDimension:
         """What is tested, on this kernel."""
         section = RdtSection(classes=classes or {"reclaimed": RdtClass(l3="30%")}, monitoring=monitoring)
-        made = RdtDimension(section, self.proc, self.cgroup, lambda root: FakeTree(root, self))
+        profiles = {
+            "reclaimed_cores": Profile(rdt=""),
+            **{name: Profile(rdt=name) for name in classes or ["reclaimed"]},
+        }
+        made = RdtDimension(section, profiles, self.proc, self.cgroup, lambda root: FakeTree(root, self))
         dimension: Dimension = made
         assert dimension.name == "rdt"
         return made

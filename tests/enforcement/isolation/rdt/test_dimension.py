@@ -68,10 +68,10 @@ def test_an_unknown_class_is_refused(intel: Kernel) -> None:
     """With the choices; in repair it is that pod's failure."""
     pod = intel.pod(1)
     rdt = intel.dimension(other=HALF)
-    with pytest.raises(NotEnforced, match=r"'reclaimed' \(there are: other\)"):
+    with pytest.raises(NotEnforced, match=r"'reclaimed' of .* \(there are: other\)"):
         rdt.admit(pod)
     assert pod.id in rdt.repair([pod]).failed
-    assert rdt.explain(pod)[0].kernel.startswith("no class")
+    assert rdt.explain(pod)[0].kernel.startswith("no profile")
 
 
 def test_a_runtime_that_tells_no_process_is_refused(intel: Kernel) -> None:

@@ -91,7 +91,7 @@ def test_schemata_are_read_and_written_as_the_kernel_does() -> None:
     """Masks are hexadecimal, bandwidth is decimal, and a line that is neither is passed over."""
     parsed = parse_schemata("    L3:0=7ff;10=00f\n    MB:0=100;10= 50\nWHAT:x\n")
     assert parsed == {"L3": {0: 0x7FF, 10: 0xF}, "MB": {0: 100, 10: 50}}
-    assert format_schemata(parsed) == "L3:0=7ff;10=f\nMB:0=100;10=50\n"
+    assert format_schemata(parsed) == "L3:0=7ff;10=f\nMB:0=100;10=50"
     assert show(parsed) == "L3:0=7ff;10=f MB:0=100;10=50"
 
 

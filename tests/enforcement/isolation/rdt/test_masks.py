@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qrm.config import RdtClass
+from qrm.config import Profile, RdtClass, RdtSection
 from qrm.enforcement.isolation.dimension import NotEnforced
 from qrm.enforcement.isolation.rdt.info import BandwidthInfo, CacheInfo, RdtInfo
-from qrm.enforcement.isolation.rdt.masks import bandwidth, cache_mask, class_schemata, plan, shortage
+from qrm.enforcement.isolation.rdt.masks import bandwidth, cache_mask, class_schemata, plan, shortage, used_classes
 
 PERCENT = BandwidthInfo("percent", 10, 10, 100)
 EIGHTHS = BandwidthInfo("1/8 GB/s", 0, 1, 2048)
@@ -150,6 +150,16 @@ def test_a_class_that_sets_nothing_needs_no_group() -> None:
     """It is the default group; from which end it takes nothing is nothing."""
     classes = {"a": RdtClass(l3="30%"), "none": RdtClass(), "top": RdtClass(from_top=True)}
     assert plan(classes, info("L3")) == {"qrm-a": {"L3": 0x7}}
+
+
+def test_only_classes_that_a_profile_names_count() -> None:
+    """The defaults' reclaimed, unless the configuration says otherwise."""
+    classes = RdtSection(classes={"half": RdtClass(l3="50%"), "nobodys": RdtClass(l3="1%")}).classes
+    assert list(used_classes(classes, {})) == ["reclaimed"]
+    assert list(used_classes(classes, {"mine": Profile(rdt="half"), "plain": Profile()})) == ["half", "reclaimed"]
+    assert list(used_classes(classes, {"reclaimed_cores": Profile(rdt="")})) == []
+    with pytest.raises(NotEnforced, match="'typo'"):
+        used_classes(classes, {"mine": Profile(rdt="typo")})
 
 
 @given(st.integers(1, 32), st.integers(0, 32), st.integers(0, 32), st.integers(0, 32))
