@@ -22,6 +22,10 @@ Ways = Annotated[str, Meta(pattern=r"^(|100%|\d{1,2}%|0x[0-9a-fA-F]+)$")]
 """A share of a cache such as "30%", or a mask of its ways such as "0x3f"; "": all of it."""
 
 
+GroupName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
+"""Becomes the end of a directory's name."""
+
+
 class IsolationSection(Section, frozen=True):
     """Which means of isolation are used."""
 
@@ -98,7 +102,7 @@ class RdtClass(Section, frozen=True):
 class RdtSection(Section, frozen=True):
     """Cache and memory bandwidth. Each class but the empty ones needs one of the hardware's CLOSIDs."""
 
-    classes: dict[str, RdtClass] = field(default_factory=dict)
+    classes: dict[GroupName, RdtClass] = field(default_factory=dict)
     """By name, beside reclaimed with 30 % of L3, unless that is named; those that a profile names become groups below
     the resctrl mount, with "qrm-" in front."""
     monitoring: bool = True

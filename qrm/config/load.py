@@ -77,14 +77,38 @@ def _check(config: Config) -> None:
 
 def _located(message: str, values: dict[str, Any]) -> str:
     """Msgspec's message with the field, as it is written in the file, and its value in front."""
-    found = re.fullmatch(r"(?P<what>.*?) - at `\$\.?(?P<where>.*)`", message, re.DOTALL)
+    found = re.fullmatch(r"(?P<what>.*?) - at (?P<key>`key` in )?`\$\.?(?P<where>.*)`", message, re.DOTALL)
     if found is None:
         return message
+    path = _path(found["where"] + ("[...]" if found["key"] else ""), values)
     value: Any = values
-    for key in found["where"].split("."):
+    for key in path:
         value = value.get(key) if isinstance(value, dict) else None
     shown = "" if value is None or isinstance(value, dict) else f" = {value!r}"
-    return f"{found['where']}{shown}: {_choices(found['where']) or found['what']}"
+    return f"{'.'.join(path)}{shown}: {_choices(found['where']) or found['what']}"
+
+
+def _path(where: str, values: dict[str, Any]) -> list[str]:
+    """The keys to a wrong value. Msgspec has [...] in place of a name in a table: it is found by trying each alone."""
+    path: list[str] = []
+    table: Any = values
+    for part in re.findall(r"\[\.\.\.\]|[^.\[]+(?:\[\d+\])?", where):
+        if part == "[...]" and isinstance(table, dict):
+            part = next((name for name in table if not _converts({name: table[name]}, path)), part)
+        path.append(part)
+        table = table.get(part) if isinstance(table, dict) else None
+    return path
+
+
+def _converts(table: dict[str, Any], path: list[str]) -> bool:
+    """Whether a file with nothing but `table` at `path` is right."""
+    for key in reversed(path):
+        table = {key: table}
+    try:
+        msgspec.convert(table, Config)
+    except msgspec.ValidationError:
+        return False
+    return True
 
 
 def _choices(where: str) -> str:
