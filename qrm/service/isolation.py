@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from qrm.config import Config
 from qrm.enforcement.isolation.dimension import Dimension
+from qrm.enforcement.isolation.rdt.dimension import RdtDimension
+from qrm.metrics import Metrics
 
 
-def dimensions(_config: Config) -> Sequence[Dimension]:
+def dimensions(config: Config, metrics: Metrics) -> Sequence[Dimension]:
     """All of them; which are used is for their modes to say."""
-    return []
+    host = config.host
+    rdt = RdtDimension(config.rdt, config.profiles, Path(host.proc), Path(host.cgroup))
+    metrics.registry.register(rdt.usage)
+    return [rdt]
 
 
 def disk_number(_config: Config) -> Callable[[str], str | None]:

@@ -79,7 +79,7 @@ class Node:
         self.processes = Processes(self.runtime, Cgroups(Path(config.host.cgroup), Path(config.host.proc)))
         self.files = ContainerFiles(config.isolation, config.profiles, self.processes, disk_number(config))
         find = SandboxFinder(self.runtime, self.files, self.defaults)
-        self.enforcer = Enforcer(dimensions(config), config.isolation, metrics, find)
+        self.enforcer = Enforcer(dimensions(config, metrics), config.isolation, metrics, find)
         pusher = Pusher(self.runtime, self.files, metrics)
         self.placements = Placements(self.book, Teller(self.book, pusher, ContainerLocks()), metrics, self.crew)
         self.observer = Observer(self.placements, uncertain_seconds=config.upkeep.uncertain_seconds)

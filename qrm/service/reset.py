@@ -16,6 +16,7 @@ from qrm.enforcement.isolation.dimension import NotEnforced
 from qrm.enforcement.processes import Processes
 from qrm.enforcement.runtime import RuntimeClient
 from qrm.ledger.store import open_ledger
+from qrm.metrics import Metrics
 from qrm.service.api import ResetReport
 from qrm.service.giving_back import Giver, Own
 from qrm.service.isolation import dimensions, disk_number
@@ -52,7 +53,7 @@ async def reset(config: Config) -> ResetReport:
 def _undo_isolation(config: Config) -> tuple[list[str], list[str]]:
     """What was taken down of each dimension, whatever its mode is now, and what could not be."""
     done, failed = list[str](), list[str]()
-    for dimension in dimensions(config):
+    for dimension in dimensions(config, Metrics()):
         try:
             done += dimension.reset()
         except NotEnforced as error:

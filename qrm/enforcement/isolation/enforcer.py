@@ -15,7 +15,7 @@ from typing import TypeVar
 import structlog
 
 from qrm.config import IsolationSection, Mode
-from qrm.enforcement.isolation.dimension import Dimension, Fact, NotEnforced, Repairs, Sandbox
+from qrm.enforcement.isolation.dimension import Dimension, Fact, NotEnforced, Repairs, Sandbox, Starting
 from qrm.metrics import Metrics
 
 log = structlog.get_logger(__name__)
@@ -96,6 +96,16 @@ class Enforcer:
         for result in results:
             if isinstance(result, BaseException):
                 raise result
+
+    async def started(self, sandbox_id: str) -> None:
+        """A container of the sandbox has started. What cannot be is logged, and tried again by the next repair."""
+        sandbox = self._sandboxes.get(sandbox_id)
+        for lane in self._lanes:
+            if lane.on and sandbox is not None and isinstance(lane.dimension, Starting):
+                try:
+                    await lane.run(lane.dimension.started, sandbox)
+                except NotEnforced as error:
+                    self._failed(lane, sandbox, error)
 
     @property
     def required(self) -> bool:
@@ -180,13 +190,16 @@ class Enforcer:
             with self._metrics.step(f"isolate {lane.dimension.name}"):
                 await lane.run(lane.dimension.admit, sandbox)
         except NotEnforced as error:
-            lane.failed[sandbox.id] = str(error)
+            self._failed(lane, sandbox, error)
             if lane.mode == "required":
                 raise
-            log.warning("not isolated", dimension=lane.dimension.name, pod=str(sandbox.pod), error=str(error))
         else:
             lane.failed.pop(sandbox.id, None)
         self._metrics.not_enforced.labels(lane.dimension.name).set(len(lane.failed))
+
+    def _failed(self, lane: _Lane, sandbox: Sandbox, error: NotEnforced) -> None:
+        lane.failed[sandbox.id] = str(error)
+        log.warning("not isolated", dimension=lane.dimension.name, pod=str(sandbox.pod), error=str(error))
 
     def _note(self, lane: _Lane, repairs: Repairs) -> list[str]:
         name = lane.dimension.name
