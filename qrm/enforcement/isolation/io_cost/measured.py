@@ -13,6 +13,9 @@ import msgspec
 from qrm.enforcement.isolation.io_cost.model import Model, Params, Qos
 from qrm.errors import QrmError
 
+Way = Literal["read", "file", "write"]
+"""The disk was read; a file on it was written and read; the disk itself was written and read."""
+
 FORMAT = 1
 PERCENTILE = 99_00
 """Hundredths of a percent. With the two below, what systemd's iocost uses for models that fio measured ("naive")."""
@@ -30,8 +33,7 @@ class Measurement(msgspec.Struct, frozen=True):
     """What the disk was called then."""
     number: str
     """Its major:minor then."""
-    way: Literal["read", "file", "write"]
-    """The disk was read; a file on it was written and read; the disk was written and read."""
+    way: Way
     seconds: float
     """How long each of the measurements could take."""
     finished: str
