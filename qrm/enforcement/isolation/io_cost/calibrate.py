@@ -26,8 +26,8 @@ from qrm.enforcement.isolation.kernel import read, write
 from qrm.errors import QrmError
 from qrm.topology.attributes import read_text
 
-SMALLEST_FILE = 64 << 20
-"""Bytes; less would say more about the disk's cache than about the disk."""
+SMALLEST_FILE = 16 << 20
+"""Bytes; even the slowest disk writes that much in ten seconds."""
 LEAST_RATE, LEAST_OPERATIONS = 1 << 20, 10
 """What any disk does in a second; one that measures less is broken or busy."""
 _DOUBTFUL_SHARE = 0.1

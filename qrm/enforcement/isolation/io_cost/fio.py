@@ -17,7 +17,7 @@ from qrm.errors import QrmError
 BLOCK = 4096
 """Bytes of one operation: what the kernel's model counts in (block/blk-iocost.c, IOC_PAGE_SIZE)."""
 
-_LARGE = 4 << 20
+_LARGE = 1 << 20
 _LARGE_DEPTH, _DEPTH = 16, 64
 _MARGIN = 60.0
 """Seconds that fio may take to begin and to end, beyond which the disk is taken to hang."""
@@ -33,6 +33,7 @@ class Job:
     """fio's readwrite."""
     block: int
     depth: int
+    """Operations under way at a time, of all processes together."""
 
     @property
     def writes(self) -> bool:
@@ -94,7 +95,7 @@ def command(job: Job, target: Target) -> list[str]:
         f"--readwrite={job.pattern}",
         *([] if job.writes else ["--readonly"]),
         f"--blocksize={job.block}",
-        f"--iodepth={job.depth}",
+        f"--iodepth={max(job.depth // processes, 1)}",
         f"--numjobs={processes}",
         f"--size={part if spread else target.size}",
         *spread,
