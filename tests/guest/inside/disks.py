@@ -16,7 +16,8 @@ import structlog
 from click.testing import CliRunner
 from structlog.testing import capture_logs
 
-from qrm.cli.main import cli
+from qrm.cli.calibrate import calibrate_io
+from qrm.cli.failures import Commands
 from qrm.config import parse
 from qrm.enforcement.isolation.io_cost.dimension import IoCostDimension
 from qrm.enforcement.isolation.io_cost.disks import resolve
@@ -37,8 +38,10 @@ kind = "hdd"
 kind = "sata_ssd"
 """
 FOREIGN = "enable=1 ctrl=user rpct=50.00 rlat=1234 wpct=0.00 wlat=4321 min=10.00 max=200.00"
-LIMIT = 4 << 20
+LIMIT = 2 << 20
 """Bytes a second."""
+CLI = Commands(commands=[calibrate_io])
+"""The qrm command without the others, whose imports take long here."""
 
 
 def say(name: str, value: object) -> None:
@@ -139,17 +142,17 @@ def act_limits() -> None:
     cgroup.mkdir()
     (cgroup / "io.weight").write_text("10")
     say("io.weight", (cgroup / "io.weight").read_text().strip())
-    say("speed.unlimited", speed(cgroup, 256))
+    say("speed.unlimited", speed(cgroup, 128))
     (cgroup / "io.max").write_text(f"{resolve('/dev/qrma')} wbps={LIMIT}")
-    say("speed.limited", speed(cgroup, 128))
+    say("speed.limited", speed(cgroup, 64))
     say("io.max", (cgroup / "io.max").read_text().strip())
 
 
 def calibrate(name: str, *arguments: str, stdin: str = "") -> None:
     """Run the command, and say how it ended."""
     begun = time.monotonic()
-    command = ("calibrate-io", "--seconds", "0.5", "--bytes", "64Mi", *arguments)
-    done = CliRunner().invoke(cli, command, input=stdin)
+    command = ("calibrate-io", "--seconds", "2", "--bytes", "16Mi", *arguments)
+    done = CliRunner().invoke(CLI, command, input=stdin)
     say(f"{name}.code", done.exit_code)
     say(f"{name}.out", json.dumps(done.stdout))
     say(f"{name}.err", json.dumps(done.stderr))

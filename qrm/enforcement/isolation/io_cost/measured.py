@@ -11,6 +11,7 @@ from typing import Literal
 import msgspec
 
 from qrm.enforcement.isolation.io_cost.model import Model, Params, Qos
+from qrm.enforcement.isolation.io_cost.table import UNBOUNDED
 from qrm.errors import QrmError
 
 Way = Literal["read", "file", "write"]
@@ -49,14 +50,18 @@ class Measurement(msgspec.Struct, frozen=True):
     """Why the numbers may be wrong."""
 
     def params(self) -> Params:
-        """What the disk is to have; the latency of what was not measured does not count."""
+        """What the disk is to have.
+
+        The latency of what was not measured does not count; and a model that may be too low, since it is assumed in
+        part or doubtful, is no bound.
+        """
         qos = Qos(
             rpct=PERCENTILE if self.rlat else 0,
             rlat=self.rlat,
             wpct=PERCENTILE if self.wlat else 0,
             wlat=self.wlat,
             min=SLOWEST,
-            max=FASTEST,
+            max=UNBOUNDED if self.assumed or self.doubts else FASTEST,
         )
         return Params(self.model, qos)
 

@@ -16,7 +16,7 @@ from qrm.enforcement.isolation.io_cost.calibrate import Request, derive, doubts
 from qrm.enforcement.isolation.io_cost.disks import Disk, Host
 from qrm.enforcement.isolation.io_cost.fio import READS, WRITES, Job, Outcome, Target, command, parse, run
 from qrm.enforcement.isolation.io_cost.measured import FORMAT, Measurement, load, path_of, save
-from qrm.enforcement.isolation.io_cost.model import Model
+from qrm.enforcement.isolation.io_cost.model import Model, Qos
 from qrm.enforcement.isolation.io_cost.table import TABLE
 from qrm.errors import QrmError
 from tests.enforcement.isolation.io_cost.trees import SATA, add_disk, host_in
@@ -134,6 +134,14 @@ def test_kept(tmp_path: Path) -> None:
     with pytest.raises(QrmError, match="has format 2, this qrm knows 1"):
         load(tmp_path / "state", MEASUREMENT.identity)
     assert path_of(tmp_path, "a/b").name.startswith("io-cost-a-b-")
+
+
+def test_what_is_not_sure_is_no_bound() -> None:
+    """A model that is measured as a whole holds; one that is assumed or doubtful may be exceeded."""
+    sure = msgspec.structs.replace(MEASUREMENT, assumed=(), wlat=8)
+    assert sure.params().qos == Qos(99_00, 7, 99_00, 8, 75_00, 100_00)
+    assert MEASUREMENT.params().qos == Qos(99_00, 7, 0, 0, 75_00, 10_000_00)
+    assert msgspec.structs.replace(sure, doubts=("busy",)).params().qos.max == 10_000_00
 
 
 def test_queue_is_put_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

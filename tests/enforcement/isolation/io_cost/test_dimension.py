@@ -126,7 +126,7 @@ def test_measured_again(node: Node) -> None:
     process.prepare()
     node.measure()
     assert process.repair(()).by_cause == {"disk": 2}
-    assert "rlat=5 wpct=99.00 wlat=6 min=75.00 max=100.00" in node.line("io.cost.qos")
+    assert "rpct=99.00 rlat=5 wpct=99.00 wlat=6 min=75.00 max=100.00" in node.line("io.cost.qos")
 
 
 def test_only_disks(node: Node) -> None:
