@@ -167,7 +167,7 @@ def queue(name: str) -> str:
 def act_calibrate() -> None:
     """Measured in each of the three ways, and refused where it would do harm."""
     Path("/sys/block/qrma/queue/scheduler").write_text("mq-deadline")
-    foreign("io.cost.qos", "qrma", "enable=1")
+    foreign("io.cost.qos", "qrma", "enable=1 min=100 max=100")
     foreign("io.cost.model", "qrma", "rbps=1000000 rseqiops=100 rrandiops=100")
     say("read.queue-before", queue("qrma"))
     calibrate("read", "/dev/qrma", "--json")
