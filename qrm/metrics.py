@@ -41,6 +41,15 @@ class Metrics:
         self.drift = Counter(
             "qrm_drift_repaired", "Kernel values put back, by dimension", ["dimension"], registry=self.registry
         )
+        self.repairs = Counter(
+            "qrm_isolation_repaired",
+            "Kernel values of isolation put back, one for each write",
+            ["dimension", "cause"],
+            registry=self.registry,
+        )
+        self.not_enforced = Gauge(
+            "qrm_isolation_failed", "Pods for which a dimension is not in force", ["dimension"], registry=self.registry
+        )
         self.pushes = Counter(
             "qrm_pushes", "Changes sent to running containers by outcome", ["outcome"], registry=self.registry
         )

@@ -89,9 +89,20 @@ def _section(told: api.Explanation) -> Iterator[RenderableType]:
         ("confirmed", told.applied or "none yet"),
         ("in the kernel", told.kernel or "none"),
         *((("cgroup", told.cgroup),) if told.cgroup else ()),
+        *((("profile", told.profile),) if told.profile else ()),
+        *_isolation(told.isolation),
         ("verdict", verdict(told)),
     ]
     yield Padding(facts(pairs), (0, 0, 0, 2))
+
+
+def _isolation(found: Sequence[api.Fact]) -> Iterator[tuple[str, RenderableType | str]]:
+    """One line for each value, and what is different in the kernel."""
+    for number, fact in enumerate(found):
+        line = plain(f"{fact.name} = {fact.wanted}".replace("\n", "; "))
+        if fact.kernel != fact.wanted:
+            line.append(f", in the kernel {fact.kernel or 'nothing'}".replace("\n", "; "), "yellow")
+        yield "" if number else "isolation", line
 
 
 def _listed(name: str, values: Mapping[str, str]) -> Iterator[tuple[str, str]]:

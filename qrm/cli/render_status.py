@@ -52,6 +52,8 @@ def doctor(view: api.Doctor) -> Table:
 def reset(report: api.ResetReport) -> Iterator[RenderableType]:
     """What was undone, and what was not."""
     yield plain(f"{number(report.containers, 'container')} may use the CPUs of the whole machine again")
+    for line in report.undone:
+        yield plain(line)
     for path in report.removed:
         yield plain(f"removed {path}")
     for failed in report.failed:

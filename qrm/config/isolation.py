@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, UnsetType, field
+from msgspec.structs import force_setattr
 
 from qrm.config.base import Mode, Section
 
@@ -25,6 +26,10 @@ Share = Annotated[str, Meta(pattern=r"^(|\d{1,4}%|\d+(\.\d+)?([kMGTPE]|[KMGTPE]i
 """A share of the memory request such as "120%", or a quantity of bytes such as "2Gi"; "": not ours to set."""
 Ways = Annotated[str, Meta(pattern=r"^(|100%|\d{1,2}%|0x[0-9a-fA-F]+)$")]
 """A share of a cache such as "30%", or a mask of its ways such as "0x3f"; "": all of it."""
+
+
+GroupName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
+"""Becomes the end of a directory's name."""
 
 
 class IsolationSection(Section, frozen=True):
@@ -103,10 +108,15 @@ class RdtClass(Section, frozen=True):
 class RdtSection(Section, frozen=True):
     """Cache and memory bandwidth. Each class but the empty ones needs one of the hardware's CLOSIDs."""
 
-    classes: dict[str, RdtClass] = field(default_factory=lambda: {"reclaimed": RdtClass(l3="30%")})
-    """By name; the names become those of groups below the resctrl mount, with "qrm-" in front."""
+    classes: dict[GroupName, RdtClass] = field(default_factory=dict)
+    """By name, beside reclaimed with 30 % of L3, unless that is named; those that a profile names become groups below
+    the resctrl mount, with "qrm-" in front."""
     monitoring: bool = True
     """A monitoring group for each pod, as long as there are RMIDs, for the metrics of cache and bandwidth."""
+
+    def __post_init__(self) -> None:
+        """Add what is not named."""
+        force_setattr(self, "classes", {"reclaimed": RdtClass(l3="30%"), **self.classes})
 
 
 class IoCostModel(Section, frozen=True):
@@ -175,7 +185,7 @@ class NetworkClass(Section, frozen=True):
     """Of each pod, unless its annotations kubernetes.io/egress-bandwidth and ingress-bandwidth say less; 0: none."""
 
 
-def _classes() -> dict[str, NetworkClass]:
+def _usual() -> dict[str, NetworkClass]:
     return {
         "system": NetworkClass(priority=0, guaranteed="10%"),
         "dedicated": NetworkClass(priority=1, guaranteed="40%"),
@@ -189,5 +199,9 @@ class NetworkSection(Section, frozen=True):
 
     rate_mbit: Rate = 0
     """What the node can send and receive; 0: the speed that the device with the default route reports."""
-    classes: dict[str, NetworkClass] = field(default_factory=_classes)
-    """By name."""
+    classes: dict[str, NetworkClass] = field(default_factory=dict)
+    """By name, beside system, dedicated, shared and reclaimed, unless those are named."""
+
+    def __post_init__(self) -> None:
+        """Add what is not named."""
+        force_setattr(self, "classes", {**_usual(), **self.classes})

@@ -62,6 +62,14 @@ def _check(config: Config) -> None:
         )
     if "cpu" not in config.allocators and "cpu" not in config.plugins.required:
         raise ConfigError("allocators: cpu is missing", hint="write [allocators.cpu], with or without settings in it")
+    for name, profile in config.profiles.items():
+        for key, classes in (("rdt", config.rdt.classes), ("network", config.network.classes)):
+            value = getattr(profile, key)
+            if value and value not in classes:
+                raise ConfigError(
+                    f"profiles.{name}.{key} = {value!r}: no class of that name",
+                    hint=f"write [{key}.classes.{value}], or one of {', '.join(classes)}",
+                )
     for name in ("directory", "registration_socket"):
         if (path := getattr(config.plugins, name)) and not path.startswith("/"):
             raise ConfigError(f"plugins.{name} = {path!r}: not an absolute path", hint="write one that begins with /")
@@ -69,20 +77,44 @@ def _check(config: Config) -> None:
 
 def _located(message: str, values: dict[str, Any]) -> str:
     """Msgspec's message with the field, as it is written in the file, and its value in front."""
-    found = re.fullmatch(r"(?P<what>.*?) - at `\$\.?(?P<where>.*)`", message, re.DOTALL)
+    found = re.fullmatch(r"(?P<what>.*?) - at (?P<key>`key` in )?`\$\.?(?P<where>.*)`", message, re.DOTALL)
     if found is None:
         return message
+    path = _path(found["where"] + ("[...]" if found["key"] else ""), values)
     value: Any = values
-    for key in found["where"].split("."):
+    for key in path:
         value = value.get(key) if isinstance(value, dict) else None
     shown = "" if value is None or isinstance(value, dict) else f" = {value!r}"
-    kind = _type_at(found["where"])
+    where, kind = ".".join(path), _type_at(found["where"])
     if get_origin(kind) is Literal:
         choices = ", ".join(each or '""' for each in get_args(kind))
-        return f"{found['where']}{shown}: must be one of {choices}"
+        return f"{where}{shown}: must be one of {choices}"
     fields = getattr(kind, "__struct_fields__", ())
     known = f", known are {', '.join(fields)}" if fields and "unknown field" in found["what"] else ""
-    return f"{found['where']}{shown}: {found['what']}{known}"
+    return f"{where}{shown}: {found['what']}{known}"
+
+
+def _path(where: str, values: dict[str, Any]) -> list[str]:
+    """The keys to a wrong value. Msgspec has [...] in place of a name in a table: it is found by trying each alone."""
+    path: list[str] = []
+    table: Any = values
+    for part in re.findall(r"\[\.\.\.\]|[^.\[]+(?:\[\d+\])?", where):
+        if part == "[...]" and isinstance(table, dict):
+            part = next((name for name in table if not _converts({name: table[name]}, path)), part)
+        path.append(part)
+        table = table.get(part) if isinstance(table, dict) else None
+    return path
+
+
+def _converts(table: dict[str, Any], path: list[str]) -> bool:
+    """Whether a file with nothing but `table` at `path` is right."""
+    for key in reversed(path):
+        table = {key: table}
+    try:
+        msgspec.convert(table, Config)
+    except msgspec.ValidationError:
+        return False
+    return True
 
 
 def _type_at(where: str) -> Any:

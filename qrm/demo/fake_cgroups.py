@@ -13,7 +13,7 @@ from qrm.errors import ParseError
 from qrm.units import DEFAULT_PERIOD, MAX_SHARES, MIN_SHARES
 from qrm.wire import cri_pb2
 
-_DEFAULTS = {
+KERNEL_DEFAULTS = {
     "cgroup.controllers": "cpuset cpu io memory pids",
     "cgroup.procs": "",
     "cpu.idle": "0",
@@ -30,6 +30,7 @@ _DEFAULTS = {
     "memory.min": "0",
     "memory.swap.max": "max",
 }
+"""What a new cgroup has, by file."""
 
 
 class CgroupRefusal(Exception):
@@ -55,7 +56,7 @@ class CgroupTree:
         root.mkdir(parents=True, exist_ok=True)
         proc.mkdir(parents=True, exist_ok=True)
         # By cgroup.controllers a reader knows that this is version 2.
-        _write_all(root, {"cgroup.controllers": _DEFAULTS["cgroup.controllers"], **self._effective("", "")})
+        _write_all(root, {"cgroup.controllers": KERNEL_DEFAULTS["cgroup.controllers"], **self._effective("", "")})
 
     def path(self, cgroup: str) -> Path:
         """The folder of a cgroup such as /kubepods/podX/abc."""
@@ -71,9 +72,9 @@ class CgroupTree:
         for parent in reversed([each for each in folder.parents if each.is_relative_to(self.root)]):
             if not parent.exists():
                 parent.mkdir()
-                _write_all(parent, {**_DEFAULTS, **self._effective("", "")})
+                _write_all(parent, {**KERNEL_DEFAULTS, **self._effective("", "")})
         folder.mkdir(exist_ok=True)
-        _write_all(folder, {**_DEFAULTS, **self._effective("", "")})
+        _write_all(folder, {**KERNEL_DEFAULTS, **self._effective("", "")})
         try:
             self.apply(cgroup, resources)
         except CgroupRefusal:
@@ -96,7 +97,8 @@ class CgroupTree:
         folder = self.path(cgroup)
         if not folder.exists():
             raise CgroupRefusal(f"openat2 {folder}/cpu.weight: no such file or directory")
-        if resources.cpu_shares and (folder / "cpu.idle").read_text().strip() == "1":
+        idle = folder / "cpu.idle"
+        if resources.cpu_shares and idle.exists() and idle.read_text().strip() == "1":
             # An idle cgroup has no weight, and runc writes the weight before all else.
             raise CgroupRefusal(f"write {folder}/cpu.weight: invalid argument")
         try:

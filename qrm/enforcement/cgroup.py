@@ -31,6 +31,11 @@ class Cgroups:
         self._v2 = (cgroup / "cgroup.controllers").exists()
 
     @property
+    def root(self) -> Path:
+        """The mount."""
+        return self._root
+
+    @property
     def version(self) -> int:
         """2 where the unified hierarchy stands at the mount itself, else 1."""
         return 2 if self._v2 else 1
@@ -44,16 +49,28 @@ class Cgroups:
         path = self._path(lines)
         return None if path is None else read_cpuset(path, v2=self._v2)
 
+    def folders_of(self, pid: int) -> dict[str, Path]:
+        """The cgroup folders of process `pid` by v1 controller, or the one of v2 by ""; empty where it is gone."""
+        try:
+            lines = (self._proc / str(pid) / "cgroup").read_text().splitlines()
+        except OSError:
+            return {}
+        return self._folders(lines)
+
     def _path(self, lines: list[str]) -> Path | None:
+        return self._folders(lines).get("" if self._v2 else "cpuset")
+
+    def _folders(self, lines: list[str]) -> dict[str, Path]:
         """From /proc/PID/cgroup, lines of `id:controllers:path` (cgroups(7))."""
+        folders = {}
         for line in lines:
             _, _, rest = line.partition(":")
             controllers, _, path = rest.partition(":")
             if self._v2 and not controllers:
-                return self._root / path.lstrip("/")
-            if not self._v2 and "cpuset" in controllers.split(","):
-                return self._root / "cpuset" / path.lstrip("/")
-        return None
+                folders[""] = self._root / path.lstrip("/")
+            elif not self._v2:
+                folders |= {name: self._root / name / path.lstrip("/") for name in controllers.split(",") if name}
+        return folders
 
 
 def read_cpuset(path: Path, *, v2: bool) -> KernelCpuset | None:

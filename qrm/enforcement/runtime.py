@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -26,6 +26,17 @@ Reply = TypeVar("Reply", bound=Message)
 
 
 @dataclass(frozen=True, slots=True)
+class SandboxDetails:
+    """What a verbose PodSandboxStatus tells besides the status."""
+
+    status: cri.PodSandboxStatus
+    pid: int
+    """Of the pod's first process; 0 where there is none, or the runtime does not tell."""
+    netns: str
+    """The path of its network namespace; "" for the host's."""
+
+
+@dataclass(frozen=True, slots=True)
 class ContainerDetails:
     """What a verbose ContainerStatus tells besides the status; parts that a runtime leaves out are empty."""
 
@@ -38,6 +49,8 @@ class ContainerDetails:
     """The memory nodes there; empty for none."""
     asked: cri.LinuxContainerResources
     """The resources as they were at creation."""
+    unified: Mapping[str, str]
+    """The cgroup v2 files in the runtime's own spec."""
 
 
 class RuntimeClient:
@@ -74,6 +87,21 @@ class RuntimeClient:
         config.linux.resources.CopyFrom(_resources(told.get("resources")))
         return config
 
+    async def sandbox(self, sandbox_id: str) -> SandboxDetails:
+        """What a sandbox's process and network are."""
+        request = cri.PodSandboxStatusRequest(pod_sandbox_id=sandbox_id, verbose=True)
+        reply = await self._call("PodSandboxStatus", request, cri.PodSandboxStatusResponse)
+        info = _info(reply.info)
+        pid = int(info.get("pid") or 0)
+        return SandboxDetails(reply.status, pid, _netns(reply.status, info, pid))
+
+    async def stop_sandbox(self, sandbox_id: str) -> None:
+        """Undo a RunPodSandbox: stop and remove."""
+        stop = cri.StopPodSandboxRequest(pod_sandbox_id=sandbox_id)
+        await self._call("StopPodSandbox", stop, cri.StopPodSandboxResponse)
+        remove = cri.RemovePodSandboxRequest(pod_sandbox_id=sandbox_id)
+        await self._call("RemovePodSandbox", remove, cri.RemovePodSandboxResponse)
+
     async def container(self, container_id: str) -> ContainerDetails:
         """Everything about one container."""
         request = cri.ContainerStatusRequest(container_id=container_id, verbose=True)
@@ -86,7 +114,8 @@ class RuntimeClient:
             cpus, mems = CPUSet.parse(cpu.get("cpus", "")), NodeSet.parse(cpu.get("mems", ""))
         except ParseError:
             cpus, mems = CPUSet(), NodeSet()
-        return ContainerDetails(reply.status, int(info.get("pid") or 0), cpus, mems, _resources(asked))
+        unified = {str(key): str(value) for key, value in (spec.get("unified") or {}).items()}
+        return ContainerDetails(reply.status, int(info.get("pid") or 0), cpus, mems, _resources(asked), unified)
 
     async def update(self, container_id: str, resources: cri.LinuxContainerResources) -> None:
         """Change a container's resources; zero and empty fields stay as they are."""
@@ -102,6 +131,17 @@ class RuntimeClient:
         except grpc.aio.AioRpcError as error:
             raise CallError.of(error) from None
         return answer
+
+
+def _netns(status: cri.PodSandboxStatus, info: dict[str, Any], pid: int) -> str:
+    """The path in the runtime's own spec, else the one of the pod's first process; "" for host networking."""
+    namespaces = ((info.get("runtimeSpec") or {}).get("linux") or {}).get("namespaces") or []
+    paths = [str(each.get("path") or "") for each in namespaces if each.get("type") == "network"]
+    if paths and paths[0]:
+        return paths[0]
+    if status.linux.namespaces.options.network == cri.NamespaceMode.NODE or not pid:
+        return ""
+    return f"/proc/{pid}/ns/net"
 
 
 def _info(info: Any) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from qrm.config import IoLimits
 from qrm.cpuset import NodeSet
 
 MEMORY = "memory"
@@ -96,6 +97,10 @@ class Qos:
     """No annotation named the level: it is the node's default."""
     memory_only_nodes: bool = False
     """`qrm.io/memory_only_nodes`: memory may come from NUMA nodes without CPUs (CXL, HBM)."""
+    profile: str = ""
+    """`qrm.io/profile`: how it is isolated, if not as its level is; "" for that."""
+    io_max: Mapping[str, IoLimits] = field(default_factory=dict)
+    """`qrm.io/io_max`: limits by device, over those of the profile."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,10 @@ NUMA_NUMBER = f"{DOMAIN}numa_number"
 NUMA_IDS = f"{DOMAIN}numa_ids"
 MEMORY_ONLY_NODES = "qrm.io/memory_only_nodes"
 """Ours: Katalyst knows no NUMA nodes without CPUs."""
+PROFILE = "qrm.io/profile"
+"""Ours: a profile of the configuration instead of the one of the pod's QoS level."""
+IO_MAX = "qrm.io/io_max"
+"""Ours: limits by device, such as {"/dev/sda": {"wbps": 1048576, "riops": 100}}."""
 
 _SHOWN = 80
 """Characters of a value that a message quotes: a pod's annotations may have 256 KiB, a gRPC status a few KiB."""
@@ -79,6 +83,8 @@ _SINGLE: dict[str, _Key] = {
     NUMA_NUMBER: _Key(values.whole(1, values.MAX_NODES), (_DEDICATED,), needs_binding=True),
     NUMA_IDS: _Key(values.node_ids, (_DEDICATED,), needs_binding=True),
     MEMORY_ONLY_NODES: _flag(),
+    PROFILE: _Key(values.profile_name),
+    IO_MAX: _Key(values.io_limits),
 }
 
 
@@ -113,6 +119,8 @@ def read_qos(annotations: Mapping[str, str], default: QosLevel) -> Qos:
         numa_ids=found.get((NUMA_IDS, "")),
         by_default=by_default,
         memory_only_nodes=found.get((MEMORY_ONLY_NODES, ""), False),
+        profile=found.get((PROFILE, ""), ""),
+        io_max=found.get((IO_MAX, ""), {}),
     )
     for each in asked:
         _check(each, qos)

@@ -9,6 +9,9 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
+from qrm.config import IoLimits
 from qrm.cpuset import NodeSet
 from qrm.errors import ParseError
 from qrm.pods.model import QosLevel
@@ -100,6 +103,23 @@ def pool_name(text: str, level: QosLevel) -> str:
             "and ...-NUMA..., which are the node's own"
         )
     return text
+
+
+def profile_name(text: str, _level: QosLevel) -> str:
+    """The name of a profile; whether the node has it is for the configuration to say."""
+    if not _POOL_NAME.fullmatch(text):
+        raise NotAllowed("the name of a profile in the node's configuration")
+    return text
+
+
+def io_limits(text: str, _level: QosLevel) -> dict[str, IoLimits]:
+    """Limits by device, as JSON."""
+    try:
+        return msgspec.json.decode(text, type=dict[str, IoLimits])
+    except msgspec.MsgspecError as error:
+        raise NotAllowed(
+            f'JSON such as {{"/dev/sda": {{"rbps": 0, "wbps": 1048576, "riops": 0, "wiops": 100}}}} ({error})'
+        ) from None
 
 
 def node_ids(text: str, _level: QosLevel) -> NodeSet:

@@ -16,12 +16,13 @@ import structlog
 from qrm import __version__
 from qrm.allocator import BadRequest, Quantities
 from qrm.enforcement.channel import CallError
-from qrm.ledger.record import CPU
+from qrm.ledger.record import CPU, Record
 from qrm.service import api, views
 from qrm.service.doctor import examine
 from qrm.service.node import Node
 from qrm.service.planning import what_if
 from qrm.service.sockets import private_directory, private_name, publish
+from qrm.upkeep.isolation import wanted_files
 
 log = structlog.get_logger(__name__)
 
@@ -76,12 +77,23 @@ class Admin:
             if wanted in _names(record.request.pod.namespace, record.request.pod.name, record.key.container) or (
                 wanted and (record.key.pod_uid == wanted or record.container_id.startswith(wanted))
             ):
-                seen = await self._node.kernel.cpuset(record.container_id) if record.running else None
+                seen = await self._node.processes.cpuset(record.container_id) if record.running else None
                 plugins = await self._node.crew.held(record.key)
-                found.append(views.explanation(record, seen=seen, plugins=plugins))
+                isolation = await self._isolation(record) if record.running else []
+                found.append(views.explanation(record, seen=seen, plugins=plugins, isolation=isolation))
         if not found:
             raise BadRequest(f"no pod or container {wanted!r} in the ledger", hint="qrm pods lists them")
         return found
+
+    async def _isolation(self, record: Record) -> list[api.Fact]:
+        """The container's cgroup files, then what its pod has."""
+        files = self._node.files
+        found = await files.values(record.container_id, wanted_files(record, files))
+        of_pod = await self._node.enforcer.explain(record.sandbox_id)
+        return [
+            *(api.Fact(name, wanted, wanted if agrees else now) for name, (wanted, now, agrees) in found.items()),
+            *(api.Fact(fact.name, fact.wanted, fact.kernel) for fact in of_pod),
+        ]
 
     async def plan(self, request: bytes) -> api.PlanReply:
         """What would happen to a pod."""

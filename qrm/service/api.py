@@ -63,6 +63,15 @@ class Hint(Struct, frozen=True):
     preferred: bool
 
 
+class Fact(Struct, frozen=True):
+    """One value of isolation."""
+
+    name: str
+    wanted: str
+    kernel: str
+    """What is there now; empty where it is gone."""
+
+
 class Explanation(Struct, frozen=True):
     """One container in `qrm explain`."""
 
@@ -93,6 +102,10 @@ class Explanation(Struct, frozen=True):
     """The NUMA nodes that suited all its resources when it was placed."""
     plugins: dict[str, str] = {}
     """What plugins say that it holds, by resource."""
+    profile: str = ""
+    """The profile by which it is isolated."""
+    isolation: list[Fact] = []
+    """Its cgroup files, and what its pod has of each dimension."""
 
 
 class Change(Struct, frozen=True):
@@ -198,3 +211,5 @@ class ResetReport(Struct, frozen=True):
     """Containers that the runtime would not change, with its answer; then nothing was removed."""
     removed: list[str]
     """Files."""
+    undone: list[str] = []
+    """What was taken down of the node's isolation."""

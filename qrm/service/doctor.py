@@ -7,6 +7,7 @@ from pathlib import Path
 from qrm.allocation.remote.registry import Standing
 from qrm.enforcement.cgroup import Cgroups
 from qrm.enforcement.channel import CallError
+from qrm.enforcement.isolation.knobs import FILES
 from qrm.ledger.record import Mark
 from qrm.service import api
 from qrm.service.node import Node
@@ -25,6 +26,8 @@ async def examine(node: Node) -> api.Doctor:
         api.Feature("cgroup", ON, f"version {cgroups.version} at {config.host.cgroup}"),
         *(api.Feature(f"allocator {each.resource}", ON, type(each).__module__) for each in node.planner.allocators),
         *_plugins(node, *await node.crew.stock()),
+        _files(node),
+        *_dimensions(node),
         _static_cpu_manager(node),
         _unmanaged(node),
         _pod_source(node),
@@ -47,6 +50,26 @@ def _placing(node: Node) -> api.Feature:
     if node.context.ready.is_set():
         return api.Feature("placing", ON, "ledger and runtime have been compared")
     return api.Feature("placing", DEGRADED, "waits for the runtime, to compare the ledger with it")
+
+
+def _files(node: Node) -> api.Feature:
+    """The cgroup files that containers can be given."""
+    able = node.files.able
+    missing = sorted(FILES.keys() - able)
+    why = f"{', '.join(sorted(able)) or 'none'}; not here or off: {', '.join(missing) or 'none'}"
+    return api.Feature("isolation cgroup files", ON if able else OFF, why)
+
+
+def _dimensions(node: Node) -> list[api.Feature]:
+    """RDT, io.cost and traffic."""
+    features = []
+    for name, on, why, failed in node.enforcer.states():
+        state = ON if on else OFF
+        if failed:
+            where, trouble = next(iter(failed.items()))
+            state, why = DEGRADED, f"{len(failed)} not in force, such as {where or 'the node'}: {trouble}"
+        features.append(api.Feature(f"isolation {name}", state, why))
+    return features
 
 
 def _static_cpu_manager(node: Node) -> api.Feature:

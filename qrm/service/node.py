@@ -22,7 +22,10 @@ from qrm.allocation.telling import Teller
 from qrm.config import RELOADABLE, Config, PluginsSection
 from qrm.enforcement.cgroup import Cgroups
 from qrm.enforcement.channel import CallError, open_channel
+from qrm.enforcement.isolation.containers import ContainerFiles
+from qrm.enforcement.isolation.enforcer import Enforcer
 from qrm.enforcement.locks import ContainerLocks
+from qrm.enforcement.processes import Processes
 from qrm.enforcement.pushes import Pusher
 from qrm.enforcement.runtime import RuntimeClient
 from qrm.ledger.store import Ledger, open_ledger
@@ -32,11 +35,13 @@ from qrm.pods.model import QosLevel
 from qrm.pods.request import QosDefaults
 from qrm.pods.source import PodSource
 from qrm.service import logs
+from qrm.service.isolation import dimensions, disk_number
 from qrm.shim.context import Context
 from qrm.topology.sysfs import read_machine
 from qrm.upkeep.cycle import Upkeep
-from qrm.upkeep.drift import Drift, Kernel
+from qrm.upkeep.drift import Drift
 from qrm.upkeep.growth import Growth
+from qrm.upkeep.isolation import IsolationUpkeep, SandboxFinder
 from qrm.upkeep.observe import Observer
 from qrm.upkeep.plugins import PluginUpkeep
 
@@ -71,18 +76,31 @@ class Node:
             timeouts=Timeouts(call=min(10.0, config.shim.budget_seconds * 0.4)),
         )
         self.registry = _registry(config.plugins, self.crew)
-        self.placements = Placements(
-            self.book, Teller(self.book, Pusher(self.runtime, metrics), ContainerLocks()), metrics, self.crew
-        )
+        self.processes = Processes(self.runtime, Cgroups(Path(config.host.cgroup), Path(config.host.proc)))
+        self.files = ContainerFiles(config.isolation, config.profiles, self.processes, disk_number(config))
+        find = SandboxFinder(self.runtime, self.files, self.defaults)
+        self.enforcer = Enforcer(dimensions(config), config.isolation, metrics, find)
+        pusher = Pusher(self.runtime, self.files, metrics)
+        self.placements = Placements(self.book, Teller(self.book, pusher, ContainerLocks()), metrics, self.crew)
         self.observer = Observer(self.placements, uncertain_seconds=config.upkeep.uncertain_seconds)
-        self.kernel = Kernel(self.runtime, Cgroups(Path(config.host.cgroup), Path(config.host.proc)))
-        drift = Drift(self.placements, self.kernel)
+        drift = Drift(self.placements, self.processes)
         self.upkeep = Upkeep(self.placements, self.runtime, self.observer, drift, self.defaults)
+        self.isolation = IsolationUpkeep(self.placements, self.runtime, self.enforcer, self.files)
         self.growth = Growth(self.placements)
         self.plugins = PluginUpkeep(self.placements)
         self.kubelet = KubeletPods(config.kubelet) if config.kubelet.pods_url else None
         source = PodSource(self.kubelet)
-        self.context = Context(self.placements, self.observer, source, self.defaults, config.shim.budget_seconds)
+        self.context = Context(
+            self.placements,
+            self.observer,
+            self.runtime,
+            self.files,
+            self.enforcer,
+            find,
+            source,
+            self.defaults,
+            config.shim.budget_seconds,
+        )
 
     def defaults(self) -> QosDefaults:
         """The level of pods that name none."""
@@ -102,6 +120,11 @@ class Node:
         )
         self.observer.uncertain_seconds = self.config.upkeep.uncertain_seconds
         logs.configure(self.config.log)
+
+    async def prepare(self) -> None:
+        """Bring about what isolates pods, as far as it is the node's; raises NotEnforced as the modes say."""
+        self.files.check()
+        await self.enforcer.prepare()
 
     async def compare_at_start(self) -> None:
         """Bring the ledger up to date with the runtime, as soon as that answers, and then let pods in."""
@@ -123,6 +146,11 @@ class Node:
         """Let plugins be compared with the ledger once that is known to be complete: they forget what is not in it."""
         await self.context.ready.wait()
         await self.plugins.run()
+
+    async def isolate(self) -> str:
+        """A round of isolation's upkeep, once it is known who runs."""
+        await self.context.ready.wait()
+        return await self.isolation.cycle()
 
     async def grow(self) -> None:
         """Let growth begin once it is known who runs where: a ledger that was behind would give away their CPUs."""
@@ -156,6 +184,7 @@ async def build(config: Config, metrics: Metrics) -> AsyncIterator[Node]:
         finally:
             if node.kubelet is not None:
                 node.kubelet.close()
+            node.enforcer.close()
             await node.crew.close()
             await node.own_channel.close()
             await node.channel.close()

@@ -1,34 +1,28 @@
 """`qrm reset`: leaves the node as it was before qrm, without touching what runs.
 
-Every container gets back the CPUs of the whole machine and the CFS quota that kubelet asked for; then the ledger and
-the sockets go. Containers are found by the runtime's list, so this works with the ledger lost.
+Every container gets back the CPUs of the whole machine and what kubelet asked for; what isolates pods is taken down;
+then the ledger and the sockets go.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
-import grpc
-import structlog
-
-from qrm.allocator import MEMORY
 from qrm.config import Config
-from qrm.cpuset import NodeSet
-from qrm.enforcement.channel import CallError, open_channel
+from qrm.enforcement.cgroup import Cgroups
+from qrm.enforcement.channel import open_channel
+from qrm.enforcement.isolation.containers import ContainerFiles
+from qrm.enforcement.isolation.dimension import NotEnforced
+from qrm.enforcement.processes import Processes
 from qrm.enforcement.runtime import RuntimeClient
-from qrm.errors import RuntimeUnreachable
-from qrm.ledger.annotation import KEY, Kept, read_annotation
 from qrm.ledger.store import open_ledger
 from qrm.service.api import ResetReport
+from qrm.service.giving_back import Giver, Own
+from qrm.service.isolation import dimensions, disk_number
 from qrm.service.sockets import only_instance
-from qrm.topology.machine import Machine
 from qrm.topology.sysfs import read_machine
+from qrm.upkeep.isolation import wanted_files
 from qrm.wire import cri_pb2 as cri
-
-log = structlog.get_logger(__name__)
-
-_LIVE = (cri.ContainerState.CONTAINER_CREATED, cri.ContainerState.CONTAINER_RUNNING)
 
 
 async def reset(config: Config) -> ResetReport:
@@ -41,27 +35,32 @@ async def reset(config: Config) -> ResetReport:
     """
     machine = read_machine(Path(config.host.sysfs))
     with only_instance(_lock_path(config)):
-        asked = _asked(config)
         channel = open_channel(config.runtime.endpoint, config.shim.max_message_bytes)
+        runtime = RuntimeClient(channel)
+        processes = Processes(runtime, Cgroups(Path(config.host.cgroup), Path(config.host.proc)))
+        files = ContainerFiles(config.isolation, config.profiles, processes, disk_number(config))
         try:
-            done, failed = await _release(RuntimeClient(channel), machine, asked)
+            done, failed = await Giver(runtime, processes, machine).give_back(_asked(config, files))
         finally:
             await channel.close()
+        undone, trouble = _undo_isolation(config)
+        failed += trouble
         removed = [] if failed else _remove_files(config)
-    return ResetReport(done, failed, removed)
+    return ResetReport(done, failed, removed, undone)
 
 
-@dataclass(frozen=True, slots=True)
-class _Own:
-    """What a container is to get back."""
+def _undo_isolation(config: Config) -> tuple[list[str], list[str]]:
+    """What was taken down of each dimension, whatever its mode is now, and what could not be."""
+    done, failed = list[str](), list[str]()
+    for dimension in dimensions(config):
+        try:
+            done += dimension.reset()
+        except NotEnforced as error:
+            failed.append(str(error))
+    return done, failed
 
-    asked: cri.LinuxContainerResources
-    """kubelet's own numbers."""
-    mems: bool
-    """Whether its memory nodes were ours."""
 
-
-def _asked(config: Config) -> dict[str, _Own]:
+def _asked(config: Config, files: ContainerFiles) -> dict[str, Own]:
     """What containers are to get back by id, as far as the ledger has them."""
     path = _ledger_path(config)
     if not path.exists():
@@ -69,48 +68,13 @@ def _asked(config: Config) -> dict[str, _Own]:
     ledger, _ = open_ledger(path)
     try:
         return {
-            record.container_id: _Own(cri.LinuxContainerResources.FromString(record.asked), bool(record.mems))
+            record.container_id: Own(
+                cri.LinuxContainerResources.FromString(record.asked), bool(record.mems), wanted_files(record, files)
+            )
             for record in ledger
         }
     finally:
         ledger.close()
-
-
-async def _release(runtime: RuntimeClient, machine: Machine, asked: dict[str, _Own]) -> tuple[int, list[str]]:
-    try:
-        containers = await runtime.list_containers()
-    except CallError as error:
-        raise RuntimeUnreachable(
-            f"the runtime does not answer: {error.details}", hint="reset needs it, to give containers their CPUs back"
-        ) from None
-    done, failed = 0, []
-    for container in containers:
-        kept = read_annotation(container.annotations.get(KEY, ""))
-        if container.state not in _LIVE or (kept is None and container.id not in asked):
-            continue
-        own = asked.get(container.id) or _kept(kept)
-        try:
-            await runtime.update(container.id, _given_back(own, machine))
-            done += 1
-        except CallError as error:
-            if error.code is not grpc.StatusCode.NOT_FOUND:
-                failed.append(f"{container.id}: {error.details}")
-    return done, failed
-
-
-def _kept(kept: Kept | None) -> _Own:
-    asked = cri.LinuxContainerResources.FromString(kept.asked_bytes if kept else b"")
-    return _Own(asked, kept is not None and MEMORY in kept.others)
-
-
-def _given_back(own: _Own, machine: Machine) -> cri.LinuxContainerResources:
-    """What undoes our changes. Empty fields would mean "unchanged", so everything is named."""
-    memory = NodeSet(node.id for node in machine.nodes.values() if node.memory)
-    return cri.LinuxContainerResources(
-        cpuset_cpus=own.asked.cpuset_cpus or str(machine.online),
-        cpuset_mems=(own.asked.cpuset_mems or str(memory)) if own.mems else "",
-        cpu_quota=own.asked.cpu_quota,
-    )
 
 
 def _remove_files(config: Config) -> list[str]:

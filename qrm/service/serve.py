@@ -41,6 +41,7 @@ async def running(config: Config, *, metrics: Metrics | None = None) -> AsyncIte
     async with AsyncExitStack() as stack:
         stack.enter_context(only_instance(Path(f"{public}.lock")))
         node = await stack.enter_async_context(build(config, metrics or Metrics()))
+        await node.prepare()
         stack.enter_context(metrics_page(config.metrics.listen, node.metrics.registry))
         await stack.enter_async_context(admin_socket(node))
         socket = Path(config.shim.pod_resources_socket)
@@ -77,6 +78,7 @@ async def _tasks(node: Node) -> AsyncIterator[None]:
         "growth": node.grow,
         "upkeep": lambda: periodic("upkeep", pause, node.upkeep.cycle),
         "repair": lambda: periodic("repair", pause, node.upkeep.repair),
+        "isolation": lambda: periodic("isolation", pause, node.isolate),
         "watchdog": watchdog,
     }
     if node.registry is not None:

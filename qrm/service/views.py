@@ -42,7 +42,11 @@ def container(record: Record) -> api.Container:
 
 
 def explanation(
-    record: Record, *, seen: KernelCpuset | None = None, plugins: dict[str, str] | None = None
+    record: Record,
+    *,
+    seen: KernelCpuset | None = None,
+    plugins: dict[str, str] | None = None,
+    isolation: list[api.Fact] | None = None,
 ) -> api.Explanation:
     """One record as `qrm explain` shows it; `seen` is what the kernel has, as far as it was asked."""
     asked = cri.LinuxContainerResources.FromString(record.asked)
@@ -61,6 +65,8 @@ def explanation(
         mems=str(record.mems or ""),
         nodes=str(record.nodes),
         plugins=plugins or {},
+        profile=record.request.qos.profile or str(record.request.qos.level),
+        isolation=isolation or [],
         kernel_mems=str(seen.mems) if seen else "",
         devices={resource: held.device for resource, held in record.allocations.items() if held.device},
     )

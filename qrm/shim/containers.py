@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 
 from qrm.allocation.placements import Ask, Reservation
 from qrm.enforcement.channel import CallError
@@ -14,6 +15,7 @@ from qrm.shim.context import Context
 from qrm.shim.create import pin
 from qrm.shim.exchange import Exchange, forward_ending
 from qrm.shim.failpolicy import Action
+from qrm.upkeep.isolation import wanted_files
 from qrm.wire import cri_pb2 as cri
 
 
@@ -24,6 +26,7 @@ class ContainerCalls:
         self._context = context
         self._placements = context.placements
         self._ledger = context.placements.book.ledger
+        self._files = context.files
 
     async def update(self, exchange: Exchange) -> bytes:
         """kubelet's memory, quota and shares, our cpuset; a changed CPU request is planned anew first."""
@@ -38,7 +41,11 @@ class ContainerCalls:
             async with self._placements.teller.locks.of(message.container_id):
                 record = self._ledger.find(message.container_id) or record
                 pin(message.linux, record)
-                reply = await exchange.forward(message.SerializeToString())
+                wanted = wanted_files(replace(record, asked=serialised), self._files)
+                self._files.put(message.linux, wanted)
+                async with self._files.updating(record.container_id, record.request.qos, message.linux.cpu_quota):
+                    reply = await exchange.forward(message.SerializeToString())
+                await self._files.started(record.container_id, wanted)
         except CallError as error:
             if not error.outcome_known:
                 self._placements.changed(message.container_id, serialised, None)
@@ -80,12 +87,15 @@ class ContainerCalls:
         async with self._placements.teller.locks.of(container_id):
             await self._placements.teller.push_locked(container_id, mems=True)
             try:
-                return await exchange.forward(exchange.request)
+                reply = await exchange.forward(exchange.request)
             except CallError as error:
                 # containerd marks a container whose start has failed as exited; kubelet makes a new one.
                 if error.outcome_known:
                     self._placements.exited([container_id])
                 raise
+            with self._placements.metrics.step("isolate start"):
+                await self._files.started(container_id, wanted_files(record, self._files))
+            return reply
 
     async def _pre_start(self, record: Record) -> None:
         """Tell plugins that want to know; one that fails fails the start as the fail table says."""
@@ -113,6 +123,7 @@ class ContainerCalls:
         if record is None or not reply.status.resources.HasField("linux"):
             return raw
         restore(reply.status.resources.linux, record)
+        self._files.shown(reply.status.resources.linux, cri.LinuxContainerResources.FromString(record.asked))
         return reply.SerializeToString()
 
     async def list_all(self, exchange: Exchange) -> bytes:

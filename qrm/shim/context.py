@@ -14,6 +14,10 @@ from qrm.allocation.placements import Placements
 from qrm.allocation.remote.errors import PluginError, PluginUnavailable
 from qrm.allocation.telling import ShrinkFailed
 from qrm.enforcement.channel import CallError
+from qrm.enforcement.isolation.containers import ContainerFiles
+from qrm.enforcement.isolation.dimension import NotEnforced
+from qrm.enforcement.isolation.enforcer import Enforcer, Find
+from qrm.enforcement.runtime import RuntimeClient
 from qrm.errors import BadRequest, DoesNotFit, LedgerError
 from qrm.pods.model import QosLevel
 from qrm.pods.request import QosDefaults
@@ -30,6 +34,10 @@ class Context:
 
     placements: Placements
     observer: Observer
+    runtime: RuntimeClient
+    files: ContainerFiles
+    enforcer: Enforcer
+    find_sandbox: Find
     source: PodSource
     """Completes what CRI tells of a request."""
     defaults: Callable[[], QosDefaults]
@@ -47,6 +55,8 @@ class Context:
             raise self.refusal("bad request", grpc.StatusCode.INVALID_ARGUMENT, error) from None
         except DoesNotFit as error:
             raise self.refusal("does not fit", grpc.StatusCode.RESOURCE_EXHAUSTED, error) from None
+        except NotEnforced as error:
+            raise self.refusal("not isolated", grpc.StatusCode.FAILED_PRECONDITION, error) from None
 
     def refusal(self, reason: str, code: grpc.StatusCode, error: Exception) -> CallError:
         """A refusal to be raised; counted and logged."""

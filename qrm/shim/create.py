@@ -15,6 +15,7 @@ from qrm.pods.request import read_request
 from qrm.shim.context import Context
 from qrm.shim.exchange import Exchange
 from qrm.shim.failpolicy import Action
+from qrm.upkeep.isolation import amounts, wanted_files
 from qrm.wire import cri_pb2 as cri
 
 NO_QUOTA = -1
@@ -34,6 +35,7 @@ class CreateContainer:
         with context.refusals(), self._placements.metrics.step("read"):
             message = cri.CreateContainerRequest.FromString(exchange.request)
             ask = await self._read(message)
+            context.files.admit(ask.request.qos, amounts(ask.request, message.config.linux.resources))
         with context.refusals():
             try:
                 async with asyncio.timeout(context.budget_seconds):
@@ -67,6 +69,7 @@ class CreateContainer:
         record = self._placements.book.ledger.get(reservation.record.key) or reservation.record
         try:
             place(message.config, record)
+            self._context.files.put(message.config.linux.resources, wanted_files(record, self._context.files))
             with self._placements.metrics.step("forward"):
                 reply = await exchange.forward(message.SerializeToString())
         except CallError as error:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 
 import grpc
+import structlog
 
 from qrm.enforcement.channel import CallError
+from qrm.enforcement.isolation.dimension import NotEnforced
 from qrm.pods.declared import read_declared, with_bandwidth
 from qrm.pods.request import read_sandbox_qos
 from qrm.shim.context import Context
 from qrm.shim.exchange import Exchange, forward_ending
 from qrm.units import request_millis
 from qrm.wire import cri_pb2 as cri
+
+log = structlog.get_logger(__name__)
 
 
 class SandboxCalls:
@@ -23,22 +28,53 @@ class SandboxCalls:
         self._placements = context.placements
 
     async def run(self, exchange: Exchange) -> bytes:
-        """Annotations that no container could be created with are refused before there is a sandbox."""
+        """Annotations that no container could be created with are refused before there is a sandbox.
+
+        What isolates the pod as a whole is in force when kubelet hears of it: everything in the pod comes later.
+        """
         message = cri.RunPodSandboxRequest.FromString(exchange.request)
         with self._context.refusals():
-            read_sandbox_qos(message.config, self._context.defaults())
+            qos = read_sandbox_qos(message.config, self._context.defaults())
             with_bandwidth(read_declared(message.config.annotations), message.config.annotations)
-        return await exchange.forward(exchange.request)
+            self._context.files.profile(qos)
+        reply = await exchange.forward(exchange.request)
+        if self._context.enforcer.active:
+            with self._placements.metrics.step("isolate sandbox"):
+                await self._isolate(cri.RunPodSandboxResponse.FromString(reply).pod_sandbox_id)
+        return reply
+
+    async def _isolate(self, sandbox_id: str) -> None:
+        """A pod that must not run without it is removed again; of any other, upkeep tries again."""
+        context = self._context
+        try:
+            async with asyncio.timeout(context.budget_seconds):
+                sandbox = await context.find_sandbox(sandbox_id)
+                if sandbox is not None:
+                    await context.enforcer.admit(sandbox)
+        except (CallError, TimeoutError, NotEnforced) as error:
+            log.warning("pod not isolated", sandbox=sandbox_id, error=repr(error))
+            if not context.enforcer.required:
+                return
+            try:
+                await context.runtime.stop_sandbox(sandbox_id)
+            except CallError as left:
+                log.error("sandbox left behind", sandbox=sandbox_id, error=str(left))
+            reason = str(error) or f"not done within {context.budget_seconds:g} s"
+            raise context.refusal("not isolated", grpc.StatusCode.UNAVAILABLE, NotEnforced(reason)) from error
+
+    def _gone(self, sandbox_id: str) -> None:
+        self._placements.sandbox_gone(sandbox_id)
+        self._context.enforcer.forget(sandbox_id)
 
     async def stop(self, exchange: Exchange) -> bytes:
         """What the pod held is free once the runtime has stopped all of it."""
         sandbox_id = cri.StopPodSandboxRequest.FromString(exchange.request).pod_sandbox_id
-        return await forward_ending(exchange, lambda: self._placements.sandbox_gone(sandbox_id))
+        return await forward_ending(exchange, lambda: self._gone(sandbox_id))
 
     async def remove(self, exchange: Exchange) -> bytes:
         """As `stop`, for a sandbox that was not stopped through us."""
         sandbox_id = cri.RemovePodSandboxRequest.FromString(exchange.request).pod_sandbox_id
-        return await forward_ending(exchange, lambda: self._placements.sandbox_gone(sandbox_id))
+        return await forward_ending(exchange, lambda: self._gone(sandbox_id))
 
     async def update(self, exchange: Exchange) -> bytes:
         """The pod's new total; kubelet goes on with a resize where the runtime does not know this call."""

@@ -12,9 +12,13 @@ from qrm.allocation.planner import Planner
 from qrm.allocation.registry import load_allocators
 from qrm.allocation.telling import ShrinkFailed, Teller
 from qrm.allocator import Allocation, PodIdentity, ResourceRequest
+from qrm.config import IsolationSection
 from qrm.cpuset import CPUSet
+from qrm.enforcement.cgroup import Cgroups
 from qrm.enforcement.channel import CallError
+from qrm.enforcement.isolation.containers import ContainerFiles
 from qrm.enforcement.locks import ContainerLocks
+from qrm.enforcement.processes import Processes
 from qrm.enforcement.pushes import Pusher
 from qrm.ledger.record import CPU, Record
 from qrm.ledger.store import open_ledger
@@ -52,7 +56,9 @@ def teller(folder: Path, runtime: Runtime, *records: Record) -> Teller:
     book = Book(Planner(read_machine(folder), load_allocators({"cpu": {}})), open_ledger(folder / "ledger.db")[0])
     for each in records:
         book.put(each)
-    return Teller(book, Pusher(runtime, Metrics()), ContainerLocks())  # type: ignore[arg-type]
+    processes = Processes(runtime, Cgroups(folder, folder))  # type: ignore[arg-type]
+    files = ContainerFiles(IsolationSection(), {}, processes, lambda _: None)
+    return Teller(book, Pusher(runtime, files, Metrics()), ContainerLocks())  # type: ignore[arg-type]
 
 
 async def test_what_another_creation_has_taken_off_counts_for_both(tmp_path: Path) -> None:

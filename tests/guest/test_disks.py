@@ -62,7 +62,7 @@ def test_steady_state_writes_nothing(seen: dict[str, str]) -> None:
 
 def test_a_foreign_write_is_repaired(seen: dict[str, str]) -> None:
     """One round puts back both files, and counts them."""
-    assert json.loads(seen["drift.repairs"]) == {"io.cost.model": 1, "io.cost.qos": 1}
+    assert json.loads(seen["drift.repairs"]) == {"model": 1, "qos": 1}
     assert seen["drift.writes"] == "2"
     assert lines(seen, "drift.qrma") == lines(seen, "set.qrma")
 

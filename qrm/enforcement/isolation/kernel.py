@@ -42,9 +42,9 @@ def read(path: Path) -> str | None:
 def write(path: Path, value: str, *, old: str | None = None) -> None:
     """Write `value` in one go; logged with the `old` value. Raises KernelError."""
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
         try:
-            os.write(descriptor, value.encode())
+            os.write(descriptor, f"{value}\n".encode())
         finally:
             os.close(descriptor)
     except OSError as error:

@@ -9,9 +9,7 @@ import msgspec
 from qrm.config import Profile
 from qrm.errors import BadRequest
 from qrm.pods.model import QosLevel
-
-PROFILE = "qrm.io/profile"
-"""The annotation by which a pod chooses a profile other than its QoS level's."""
+from qrm.pods.qos import PROFILE
 
 _PLAIN = Profile(
     cpu_weight=0,
@@ -26,15 +24,15 @@ _PLAIN = Profile(
     network="",
 )
 DEFAULTS: dict[QosLevel, Profile] = {
-    QosLevel.DEDICATED: msgspec.structs.replace(_PLAIN, io_weight=200, network="dedicated"),
-    QosLevel.SHARED: msgspec.structs.replace(_PLAIN, io_weight=100, network="shared"),
+    QosLevel.DEDICATED: msgspec.structs.replace(_PLAIN, network="dedicated"),
+    QosLevel.SHARED: msgspec.structs.replace(_PLAIN, network="shared"),
     QosLevel.RECLAIMED: msgspec.structs.replace(
         _PLAIN, cpu_weight=1, cpu_idle=True, io_weight=10, rdt="reclaimed", network="reclaimed"
     ),
-    QosLevel.SYSTEM: msgspec.structs.replace(_PLAIN, io_weight=200, network="system"),
+    QosLevel.SYSTEM: msgspec.structs.replace(_PLAIN, network="system"),
 }
-"""Every key is set. Online pods differ in CPU by what they request; reclaimed pods yield to all of them in everything.
-100 is the middle of the kernel's scale of weights (cgroup-v2.rst)."""
+"""Every key is set. Online pods differ by what they request, and none of their cgroup files is touched; reclaimed pods
+yield to them in everything. (The kernel's default of io.weight is 100, cgroup-v2.rst.)"""
 
 
 def profile_for(level: QosLevel, named: str, configured: Mapping[str, Profile]) -> Profile:

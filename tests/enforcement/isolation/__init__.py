@@ -1,1 +1,1 @@
-"""Tests of qrm.enforcement.isolation."""
+"""Isolation."""

@@ -39,6 +39,7 @@ from qrm.errors import QrmError
 log = structlog.get_logger(__name__)
 
 MODEL, QOS = "io.cost.model", "io.cost.qos"
+_CAUSES = {MODEL: "model", QOS: "qos"}
 DISK = "disk"
 """The cause of a write where a disk has come, or is to have other parameters than before."""
 UNWANTED = "unwanted"
@@ -210,7 +211,7 @@ class IoCostDimension:
         for file, want, old in zip((MODEL, QOS), wanted, have, strict=True):
             if want != old:
                 write(self._cgroup / file, f"{number} {want}", old=old)
-                causes[file if drifted else DISK] += 1
+                causes[_CAUSES[file] if drifted else DISK] += 1
         if wanted != have and (now := self._kernel().written(number)) != wanted:
             raise NotEnforced(f"{plan.disk.name}: the kernel made {now} of {wanted}")
         self._settled[number] = plan

@@ -103,10 +103,10 @@ def test_bounds_that_cross() -> None:
     [
         ("model = { rbsp = 1 }", "unknown field `rbsp`, known are rbps, rseqiops, rrandiops, wbps"),
         ("qos = { rlatency = 1 }", "unknown field `rlatency`, known are rpct, rlat, wpct, wlat, min, max"),
-        ("model = { rbps = 0 }", "model.rbps: Expected `int` >= 1"),
-        ("qos = { rpct = 101 }", "qos.rpct: Expected `float` <= 100"),
-        ("qos = { min = 0.5 }", "qos.min: Expected `float` >= 1"),
-        ('kind = "floppy"', 'kind: must be one of "", hdd, sata_ssd, nvme, virtio'),
+        ("model = { rbps = 0 }", "/dev/sda.model.rbps = 0: Expected `int` >= 1"),
+        ("qos = { rpct = 101 }", "qos.rpct = 101: Expected `float` <= 100"),
+        ("qos = { min = 0.5 }", "qos.min = 0.5: Expected `float` >= 1"),
+        ('kind = "floppy"', "kind = 'floppy': must be one of \"\", hdd, sata_ssd, nvme, virtio"),
     ],
 )
 def test_mistakes(text: str, said: str) -> None:

@@ -1,0 +1,200 @@
+"""Runs the dimensions: their modes, a thread for each, which pods they know, and what is not in force.
+
+A dimension that hangs in the kernel holds up its own thread only; who waits for it waits no longer than the call may.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import structlog
+
+from qrm.config import IsolationSection, Mode
+from qrm.enforcement.isolation.dimension import Dimension, Fact, NotEnforced, Repairs, Sandbox
+from qrm.metrics import Metrics
+
+log = structlog.get_logger(__name__)
+
+Result = TypeVar("Result")
+Find = Callable[[str], Awaitable[Sandbox | None]]
+"""Everything about a sandbox by its id; None where it is gone or not ours to isolate."""
+
+
+@dataclass(slots=True)
+class _Lane:
+    """A dimension with its thread."""
+
+    dimension: Dimension
+    mode: Mode
+    thread: ThreadPoolExecutor
+    on: bool = False
+    why: str = ""
+    """Why it is on or off."""
+    failed: dict[str, str] = field(default_factory=dict)
+    """What is not in force, by sandbox id, "" for the node."""
+
+    async def run(self, work: Callable[..., Result], *arguments: object) -> Result:
+        """Run `work` in the dimension's thread."""
+        return await asyncio.get_running_loop().run_in_executor(self.thread, work, *arguments)
+
+
+class Enforcer:
+    """All dimensions of a node."""
+
+    def __init__(self, dimensions: Sequence[Dimension], modes: IsolationSection, metrics: Metrics, find: Find) -> None:
+        self._lanes = [
+            _Lane(each, getattr(modes, each.name), ThreadPoolExecutor(1, thread_name_prefix=each.name))
+            for each in dimensions
+        ]
+        self._metrics = metrics
+        self._find = find
+        self._sandboxes: dict[str, Sandbox] = {}
+        self._since: dict[str, float] = {}
+        """When each was admitted, by the monotonic clock."""
+
+    async def prepare(self) -> None:
+        """Find out what the node can do, and bring about what is the node's.
+
+        Raises:
+            NotEnforced: a dimension that is required cannot be used.
+        """
+        for lane in self._lanes:
+            if lane.mode == "off":
+                lane.why = f"isolation.{lane.dimension.name} is off"
+                continue
+            probe = await lane.run(lane.dimension.probe)
+            lane.on, lane.why = probe.usable, probe.why
+            if probe.usable:
+                try:
+                    await lane.run(lane.dimension.prepare)
+                except NotEnforced as error:
+                    lane.failed[""] = str(error)
+            trouble = lane.failed.get("") or ("" if lane.on else lane.why)
+            if trouble and lane.mode == "required":
+                name = lane.dimension.name
+                raise NotEnforced(
+                    f"isolation.{name} is required and cannot be: {trouble}",
+                    hint=f'isolation.{name} = "auto" does without it',
+                )
+            log.info("isolation", dimension=lane.dimension.name, on=lane.on, why=trouble or lane.why)
+
+    async def admit(self, sandbox: Sandbox) -> None:
+        """Put in force what a pod is to have.
+
+        Raises:
+            NotEnforced: what is required could not be; what could not be of the rest is logged, and tried again.
+        """
+        self._sandboxes[sandbox.id] = sandbox
+        self._since[sandbox.id] = time.monotonic()
+        lanes = [lane for lane in self._lanes if lane.on]
+        results = await asyncio.gather(*(self._admit(lane, sandbox) for lane in lanes), return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+
+    @property
+    def required(self) -> bool:
+        """Whether a pod must not run without one of the dimensions."""
+        return any(lane.on and lane.mode == "required" for lane in self._lanes)
+
+    @property
+    def active(self) -> bool:
+        """Whether any dimension is on."""
+        return any(lane.on for lane in self._lanes)
+
+    def forget(self, sandbox_id: str) -> None:
+        """A pod is gone; what was there for it alone is removed behind the caller's back."""
+        self._sandboxes.pop(sandbox_id, None)
+        self._since.pop(sandbox_id, None)
+        for lane in self._lanes:
+            lane.failed.pop(sandbox_id, None)
+            if lane.on:
+                lane.thread.submit(lane.dimension.forget, sandbox_id)
+
+    async def repair(self, sandbox_ids: Sequence[str], asked: float) -> str:
+        """Compare everything with the kernel; returns what was done.
+
+        `sandbox_ids` are all pods that ran when they were asked for, at `asked` of the monotonic clock.
+
+        Raises:
+            CallError: a pod that is new here could not be looked up.
+        """
+        for gone in self._sandboxes.keys() - set(sandbox_ids):
+            if self._since.get(gone, 0.0) < asked:
+                self._sandboxes.pop(gone)
+                self._since.pop(gone, None)
+        for new in [each for each in sandbox_ids if each not in self._sandboxes]:
+            found = await self._find(new)
+            if found is not None:
+                self._sandboxes[new] = found
+        did = []
+        for lane in self._lanes:
+            if lane.on:
+                repairs = await lane.run(lane.dimension.repair, list(self._sandboxes.values()))
+                did += self._note(lane, repairs)
+        return ", ".join(did)
+
+    async def explain(self, sandbox_id: str) -> list[Fact]:
+        """What a pod is to have of each dimension, and what the kernel has."""
+        sandbox = self._sandboxes.get(sandbox_id)
+        facts = list[Fact]()
+        for lane in self._lanes:
+            if lane.on and sandbox is not None:
+                facts += await lane.run(lane.dimension.explain, sandbox)
+            if trouble := lane.failed.get(sandbox_id) or lane.failed.get(""):
+                facts.append(Fact(f"{lane.dimension.name} is not in force", trouble, ""))
+        return facts
+
+    def states(self) -> Sequence[tuple[str, bool, str, Mapping[str, str]]]:
+        """Of each dimension: its name, whether it is on, why, and what is not in force by sandbox id."""
+        return [(lane.dimension.name, lane.on, lane.why, dict(lane.failed)) for lane in self._lanes]
+
+    async def reset(self) -> list[str]:
+        """Undo everything, whatever the modes are now; returns a line for each thing undone.
+
+        Raises:
+            NotEnforced: something could not be undone; the rest is.
+        """
+        done, failed = list[str](), list[str]()
+        for lane in self._lanes:
+            try:
+                done += await lane.run(lane.dimension.reset)
+            except NotEnforced as error:
+                failed.append(str(error))
+        if failed:
+            raise NotEnforced("; ".join(failed))
+        return done
+
+    def close(self) -> None:
+        """Let go of the threads; one that hangs is left to itself."""
+        for lane in self._lanes:
+            lane.thread.shutdown(wait=False, cancel_futures=True)
+
+    async def _admit(self, lane: _Lane, sandbox: Sandbox) -> None:
+        try:
+            with self._metrics.step(f"isolate {lane.dimension.name}"):
+                await lane.run(lane.dimension.admit, sandbox)
+        except NotEnforced as error:
+            lane.failed[sandbox.id] = str(error)
+            if lane.mode == "required":
+                raise
+            log.warning("not isolated", dimension=lane.dimension.name, pod=str(sandbox.pod), error=str(error))
+        else:
+            lane.failed.pop(sandbox.id, None)
+        self._metrics.not_enforced.labels(lane.dimension.name).set(len(lane.failed))
+
+    def _note(self, lane: _Lane, repairs: Repairs) -> list[str]:
+        name = lane.dimension.name
+        for cause, count in repairs.by_cause.items():
+            self._metrics.repairs.labels(name, cause).inc(count)
+        for where, why in repairs.failed.items():
+            if lane.failed.get(where) != why:
+                log.warning("not in force", dimension=name, sandbox=where, why=why)
+        lane.failed = dict(repairs.failed)
+        self._metrics.not_enforced.labels(name).set(len(lane.failed))
+        return [f"{name}: put back {count} {cause}" for cause, count in sorted(repairs.by_cause.items()) if count]
