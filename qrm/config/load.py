@@ -85,7 +85,13 @@ def _located(message: str, values: dict[str, Any]) -> str:
     for key in path:
         value = value.get(key) if isinstance(value, dict) else None
     shown = "" if value is None or isinstance(value, dict) else f" = {value!r}"
-    return f"{'.'.join(path)}{shown}: {_choices(found['where']) or found['what']}"
+    where, kind = ".".join(path), _type_at(found["where"])
+    if get_origin(kind) is Literal:
+        choices = ", ".join(each or '""' for each in get_args(kind))
+        return f"{where}{shown}: must be one of {choices}"
+    fields = getattr(kind, "__struct_fields__", ())
+    known = f", known are {', '.join(fields)}" if fields and "unknown field" in found["what"] else ""
+    return f"{where}{shown}: {found['what']}{known}"
 
 
 def _path(where: str, values: dict[str, Any]) -> list[str]:
@@ -111,12 +117,17 @@ def _converts(table: dict[str, Any], path: list[str]) -> bool:
     return True
 
 
-def _choices(where: str) -> str:
-    """What may stand at `section.key`, where that is one of a few words."""
+def _type_at(where: str) -> Any:
+    """The type of what stands at `section.key`; "[...]" behind a key means any entry of its table. None: unknown."""
     kind: Any = Config
-    for key in where.split("."):
-        kind = get_type_hints(kind).get(key) if isinstance(kind, type) else None
-    return f"must be one of {', '.join(get_args(kind))}" if get_origin(kind) is Literal else ""
+    for part in re.findall(r"\w+|\[\.\.\.\]", where):
+        if part == "[...]":
+            # A table is dict[str, ENTRY]; one that may be left out is that or UNSET.
+            table = next((each for each in (kind, *get_args(kind)) if get_origin(each) is dict), None)
+            kind = get_args(table)[-1] if table else None
+        else:
+            kind = get_type_hints(kind).get(part) if isinstance(kind, type) else None
+    return kind
 
 
 def split_address(text: str) -> tuple[str, int]:
