@@ -7,6 +7,8 @@ from pathlib import Path
 
 from qrm.config import Config
 from qrm.enforcement.isolation.dimension import Dimension
+from qrm.enforcement.isolation.io_cost.dimension import IoCostDimension
+from qrm.enforcement.isolation.io_cost.disks import DiskAbsent, Host, resolve
 from qrm.enforcement.isolation.rdt.dimension import RdtDimension
 from qrm.metrics import Metrics
 
@@ -16,9 +18,24 @@ def dimensions(config: Config, metrics: Metrics) -> Sequence[Dimension]:
     host = config.host
     rdt = RdtDimension(config.rdt, config.profiles, Path(host.proc), Path(host.cgroup))
     metrics.registry.register(rdt.usage)
-    return [rdt]
+    io_cost = IoCostDimension(
+        config.io_cost,
+        cgroup=Path(host.cgroup),
+        state=Path(config.state.directory),
+        host=Host(sysfs=Path(host.sysfs)),
+        proc=Path(host.proc),
+    )
+    return [rdt, io_cost]
 
 
-def disk_number(_config: Config) -> Callable[[str], str | None]:
-    """How the devices of io.max become MAJ:MIN."""
-    return lambda _: None
+def disk_number(config: Config) -> Callable[[str], str | None]:
+    """How a device becomes MAJ:MIN; None where there is none of that name, ConfigError where it is no disk."""
+    host = Host(sysfs=Path(config.host.sysfs))
+
+    def number(device: str) -> str | None:
+        try:
+            return resolve(device, host)
+        except DiskAbsent:
+            return None
+
+    return number
