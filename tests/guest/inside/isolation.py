@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from qrm.cli.client import Client
@@ -29,8 +31,8 @@ from qrm.service.serve import running
 from tests.guest.inside.pinning import LEVEL, PATIENCE, say
 from tests.support import MIB, config, until, wait_ready
 
-PODS, TIMES = 5, 10
-"""Pods side by side, and how often the container of each is made anew."""
+PODS, TIMES = int(os.environ.get("PODS", 5)), int(os.environ.get("TIMES", 10))
+"""Pods one after the other, and the containers of each."""
 RESCTRL = Path("/sys/fs/resctrl")
 SETTINGS = """
 [upkeep]
@@ -104,18 +106,15 @@ class Story:
         return started
 
     async def again_and_again(self, number: int) -> RunningPod:
-        """A pod whose container is made anew, as after each exit."""
-        wanted = pod(f"batch{number}", "reclaimed_cores")
-        sandbox_id = await self.kubelet.run_pod(wanted)
-        container = ""
-        for attempt in range(TIMES):
-            if container:
-                await self.kubelet.stop_container(container, grace=0)
-                await self.kubelet.remove_container(container)
-            container = await self.kubelet.create_container(sandbox_id, wanted, wanted.containers[0], attempt=attempt)
-            await self.kubelet.start_container(container)
-            await self.look(f"batch{number}.{attempt}", container)
-        return RunningPod(wanted, sandbox_id, {"c0": container})
+        """A pod with one container after the other."""
+        name = f"batch{number}"
+        (first,) = pod(name, "reclaimed_cores").containers
+        specs = tuple(replace(first, name=f"c{turn}") for turn in range(TIMES))
+        wanted = replace(pod(name, "reclaimed_cores"), containers=specs)
+        started = await self.kubelet.start_pod(wanted)
+        for container, container_id in started.containers.items():
+            await self.look(f"{name}.{container}", container_id)
+        return started
 
     async def explain(self, started: RunningPod) -> None:
         """Say what `qrm explain` shows of a pod's isolation."""
@@ -155,7 +154,7 @@ async def tell_drift(story: Story, batch: RunningPod) -> None:
         ("memory.high", "max", "cgroup/memory.high"),
         ("io.weight", "default 100", "cgroup/io.weight"),
         ("cpu.idle", "0", "cgroup/cpu.idle"),
-        ("cpuset.cpus", "\n", "cpuset"),
+        ("cpuset.cpus", "0-7", "cpuset"),
     ):
         write(name, value)
         await story.repaired(name, cause)
@@ -220,7 +219,7 @@ async def main() -> None:
                     story = Story(node, kubelet, settings)
                     pods = [await story.start(pod("db", "dedicated_cores", cpus=2))]
                     pods.append(await story.start(pod("web", "shared_cores")))
-                    pods += await asyncio.gather(*(story.again_and_again(number) for number in range(PODS)))
+                    pods += [await story.again_and_again(number) for number in range(PODS)]
                     say("seconds.born", round(time.monotonic() - begun))
                     for each in pods[:3]:
                         await story.explain(each)

@@ -10,7 +10,7 @@ not of the same class) the threads are moved once they are there.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -85,6 +85,11 @@ class Processes:
             return set(map(int, os.listdir(self._proc / str(pid) / "task")))  # noqa: PTH208 - names are wanted
         except OSError:
             return set()
+
+    def names_of(self, threads: Iterable[int]) -> list[str]:
+        """What threads are called, each name once; without those that have ended."""
+        names = {(read_text(self._proc / str(thread) / "comm") or "").strip() for thread in threads}
+        return sorted(names - {""})
 
     def groups_of(self, pid: int) -> tuple[str, str] | None:
         r"""A process's control group ("" for the default one) and monitoring group ("" for none).

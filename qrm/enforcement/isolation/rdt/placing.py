@@ -136,12 +136,13 @@ class Placing:
             tally["monitoring"] += self._tree.move(self._groups.path(tenant.group), self._processes.threads_of(parent))
 
     def _until_none(self, path: Path, outside: Callable[[], Iterable[int]], tenant: Tenant) -> int:
-        moved = 0
+        moved, names = 0, set[str]()
         for _ in range(_PASSES):
             threads = sorted(outside())
             if not threads:
                 if moved:
-                    log.info("threads moved", **tenant.named, path=str(path), threads=moved)
+                    log.info("threads moved", **tenant.named, path=str(path), threads=moved, names=sorted(names))
                 return moved
+            names.update(self._processes.names_of(threads))
             moved += self._tree.move(path, threads)
         raise NotEnforced(f"{path}/tasks: threads of {tenant.sandbox.pod} are outside after {_PASSES} passes")
