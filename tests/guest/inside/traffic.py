@@ -18,7 +18,7 @@ from qrm.enforcement.isolation.dimension import NotEnforced, Sandbox
 from qrm.enforcement.isolation.profile import DEFAULTS
 from qrm.enforcement.isolation.traffic import Traffic
 from qrm.pods.model import PodIdentity, QosLevel
-from tests.guest.inside.transfer import Flow, measure
+from tests.guest.inside.transfer import Flow, arrives, measure
 
 MODULES = "sch_htb sch_fq_codel sch_ingress sch_tbf cls_matchall cls_u32 act_skbedit act_mirred act_gact veth bridge"
 MODULES += " macvlan ipvlan dummy sch_fifo"
@@ -135,7 +135,7 @@ def foreign(story: Story) -> None:
     sh("""
         tc qdisc add dev v-policed clsact
         tc filter add dev v-policed ingress pref 10 protocol ip u32 match ip dport 7999 0xffff action drop
-        tc filter add dev v-policed egress pref 65535 protocol ip u32 match ip dport 7998 0xffff action drop
+        tc filter add dev v-policed egress pref 65000 protocol ip u32 match ip dport 7998 0xffff action drop
     """)
     before = {name: queueing(f"v-{name}") for name in ("cni", "tbf", "policed")}
     for name in before:
@@ -144,6 +144,9 @@ def foreign(story: Story) -> None:
     say("tbf.root", "qdisc tbf 1: root" in queueing("v-tbf"))
     say("tbf.ingress", measure(Flow(WORLD, "tbf", "10.9.0.6"))[0])
     story.explain("cni", story.pods[-3])
+    for port in (7997, 7998, 7999):
+        say(f"policed.sends.{port}", arrives(Flow("policed", WORLD, "10.9.0.1"), port))
+        say(f"policed.receives.{port}", arrives(Flow(WORLD, "policed", "10.9.0.7"), port))
     for name in ("tbf", "policed"):
         story.traffic.forget(f"id-{name}")
         say(f"{name}.same", queueing(f"v-{name}") == before[name])
@@ -167,7 +170,7 @@ def foreign(story: Story) -> None:
 
 BREAKS = {
     "clsact": "tc qdisc del dev v-shared clsact",
-    "filter": "tc filter del dev v-shared ingress pref 65520",
+    "filter": "tc filter del dev v-shared ingress pref 65535",
     "rewritten": "tc class replace dev qrm-egress parent 7172:5 classid 7172:20 htb rate 1mbit ceil 1mbit quantum 9999",
     "class": "tc class del dev qrm-ingress classid 7172:20",
     "leaf": "tc qdisc replace dev qrm-egress parent 7172:20 pfifo",

@@ -50,6 +50,20 @@ def measure(*flows: Flow) -> list[float]:
     return found
 
 
+def arrives(flow: Flow, port: int) -> bool:
+    """Whether a datagram to this port gets from one namespace to the other."""
+    fork = multiprocessing.get_context("fork")
+    result, told = fork.Pipe(duplex=False)
+    receiver = fork.Process(target=_hear, args=(flow, port, told))
+    receiver.start()
+    assert result.recv() == "listens"
+    sender = fork.Process(target=_call, args=(flow, port))
+    sender.start()
+    sender.join()
+    receiver.join()
+    return bool(result.recv())
+
+
 def enter(namespace: str) -> None:
     """Move this thread into a network namespace by its name."""
     libc = ctypes.CDLL(None, use_errno=True)
@@ -83,6 +97,24 @@ def _send(flow: Flow, port: int) -> None:
     with socket.create_connection((flow.host, port)) as connection, contextlib.suppress(ConnectionError):
         while True:
             connection.sendall(_CHUNK)
+
+
+def _hear(flow: Flow, port: int, told: Connection) -> None:
+    enter(flow.target)
+    with socket.socket(_family(flow), socket.SOCK_DGRAM) as listener:
+        listener.bind((flow.host, port))
+        listener.settimeout(_SETTLES)
+        told.send("listens")
+        try:
+            told.send(bool(listener.recv(100)))
+        except TimeoutError:
+            told.send(False)
+
+
+def _call(flow: Flow, port: int) -> None:
+    enter(flow.source)
+    with socket.socket(_family(flow), socket.SOCK_DGRAM) as speaker:
+        speaker.sendto(b"hello", (flow.host, port))
 
 
 def _family(flow: Flow) -> socket.AddressFamily:

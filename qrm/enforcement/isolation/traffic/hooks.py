@@ -16,8 +16,8 @@ from qrm.enforcement.isolation.traffic.plan import MAJOR, POD_MINORS
 from qrm.enforcement.isolation.traffic.rtnl import Rtnl
 
 CLSACT = "clsact"
-PREFERENCE = 65520
-"""Behind the 49152 from which the kernel counts down for those who name none."""
+PREFERENCE = 65535
+"""The last there is; for those who name none, the kernel takes one before the lowest that is there."""
 _GUEST = MAJOR << 16
 """Our filters' handle where we found the clsact."""
 _MADE = _GUEST | 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -43,16 +44,17 @@ ABSENT = (errno.ENOENT, errno.ENODEV, errno.EINVAL)
 """What the kernel says where the device, the qdisc or the class to be looked at or deleted is not there."""
 _ADD = NLM_F_CREATE | NLM_F_EXCL
 _PUT = NLM_F_CREATE | NLM_F_REPLACE
+_MODULE = "the kernel says so where it has no such module"
 _IFF_UP = 1
 
 
 class TrafficError(NotEnforced):
     """The kernel refused a request."""
 
-    def __init__(self, what: str, number: int) -> None:
+    def __init__(self, what: str, number: int, hint: str = "") -> None:
         self.errno = number
         name = errno.errorcode.get(number, str(number))
-        super().__init__(f"{what} was refused with {name} ({os.strerror(number)})")
+        super().__init__(f"{what} was refused with {name} ({os.strerror(number)})", hint=hint)
 
 
 class Rtnl:
@@ -60,9 +62,11 @@ class Rtnl:
 
     def __init__(self) -> None:
         self._socket = IPRoute()
-        self.port: int = self._socket.asyncore.epid
-        """What the kernel's notifications name as the author of our writes."""
         self.writes = 0
+        self.link(index=1)  # the kernel gives the socket its port with the first request
+        with socket.socket(fileno=os.dup(self._socket.fileno())) as same:
+            self.port: int = same.getsockname()[0]
+        """What the kernel's notifications name as the author of our writes."""
 
     def close(self) -> None:
         """Give the socket back."""
@@ -211,7 +215,12 @@ class Rtnl:
         return self._exchange(message, kind, flags, f"reading {what}")
 
     def _write(self, message: Any, kind: int, flags: int, what: str, old: str = "") -> None:
-        self._exchange(message, kind, flags, what)
+        try:
+            self._exchange(message, kind, flags, what)
+        except TrafficError as error:
+            if flags & NLM_F_CREATE and error.errno in (errno.ENOENT, errno.EOPNOTSUPP):
+                raise TrafficError(what, error.errno, _MODULE) from None
+            raise
         self.writes += 1
         log.info("written", netlink=what, old=old)
 

@@ -98,7 +98,10 @@ def test_numbers_and_shares() -> None:
 @pytest.mark.parametrize(
     ("classes", "text"),
     [
-        ({"a": NetworkClass(guaranteed="60%"), "b": NetworkClass(guaranteed="50%")}, "110 Mbit/s are guaranteed in all"),
+        (
+            {"a": NetworkClass(guaranteed="60%"), "b": NetworkClass(guaranteed="50%")},
+            "110 Mbit/s are guaranteed in all",
+        ),
         ({"a": NetworkClass(guaranteed="50%", maximal="40%")}, "network.classes.a.guaranteed = '50%'"),
         ({"a": NetworkClass(guaranteed="0%", maximal="0%")}, "network.classes.a.maximal = '0%'"),
         ({str(each): NetworkClass() for each in range(15)}, "15 of them, allowed: 14"),
