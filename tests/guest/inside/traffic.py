@@ -21,7 +21,7 @@ from qrm.pods.model import PodIdentity, QosLevel
 from tests.guest.inside.transfer import Flow, arrives, measure
 
 MODULES = "sch_htb sch_fq_codel sch_ingress sch_tbf cls_matchall cls_u32 act_skbedit act_mirred act_gact veth bridge"
-MODULES += " macvlan ipvlan dummy sch_fifo"
+MODULES += " macvlan ipvlan dummy"
 SECTION = NetworkSection(
     rate_mbit=100,
     classes={
@@ -37,7 +37,7 @@ WORLD = "world"
 
 def sh(command: str) -> str:
     """Run a command line and return its output."""
-    return subprocess.run(command, shell=True, check=True, text=True, stdout=subprocess.PIPE).stdout  # noqa: S602
+    return subprocess.run(f"set -e\n{command}", shell=True, check=True, text=True, stdout=subprocess.PIPE).stdout  # noqa: S602
 
 
 def say(name: str, value: object) -> None:

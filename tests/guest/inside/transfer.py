@@ -15,7 +15,7 @@ from pathlib import Path
 _CLONE_NEWNET = 0x40000000
 _SETTLES = 1.0
 """Seconds that are not counted: bursts, and the queue that fills up."""
-_COUNTS = 3.0
+_COUNTS = 2.0
 """Seconds that are."""
 _CHUNK = bytes(1 << 16)
 _BITS_PER_MBIT = 1_000_000

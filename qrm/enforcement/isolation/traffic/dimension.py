@@ -139,7 +139,7 @@ class Traffic:
             return [Fact("network class", name, f"not enforced: {error}")]
 
     def counters(self) -> Mapping[str, tuple[Counters, Counters]]:
-        """What each pod has sent and received through its classes, by sandbox id. Two requests in all.
+        """What each pod has sent and received through its classes, by sandbox id. Four requests in all.
 
         Raises:
             NotEnforced: The kernel would not tell.

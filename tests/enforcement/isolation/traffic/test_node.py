@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -64,40 +63,41 @@ def test_a_node_without_routes_says_what_to_set(tmp_path: Path) -> None:
         node_rate(NetworkSection(), *node(tmp_path))
 
 
-def kernel(tmp_path: Path, *, dep: str | None, builtin: str = "", kallsyms: str = "", loads: bool = True) -> list[str]:
-    """What a kernel with these files lacks."""
-    modules = tmp_path / "modules/6.1"
+ALL = "".join(f"kernel/net/sched/{name}.ko.xz: kernel/other.ko\n" for name in PARTS)
+
+
+def lacks(tmp_path: Path, *, dep: str = "", builtin: str = "", kallsyms: str = "", loads: bool = True) -> list[str]:
+    """What a kernel with these files lacks; `loads` says whether it can load modules."""
+    proc, modules = tmp_path / "proc", tmp_path / "modules/6.1"
+    proc.mkdir()
     modules.mkdir(parents=True)
-    if dep is not None:
+    (proc / "kallsyms").write_text(kallsyms)
+    if loads:
+        (proc / "modules").touch()
+    if dep:
         (modules / "modules.dep").write_text(dep)
         (modules / "modules.builtin").write_text(builtin)
-    (tmp_path / "kallsyms").write_text(kallsyms)
-    if loads:
-        (tmp_path / "modules").mkdir(exist_ok=True)
-    return missing(tmp_path, "6.1", tmp_path / "modules") if loads else missing(tmp_path, "6.1", modules.parent)
-
-
-ALL = "".join(f"kernel/net/sched/{name}.ko.xz: kernel/other.ko\n" for name in PARTS)
+    return missing(proc, "6.1", modules.parent)
 
 
 def test_modules_on_disk_are_enough(tmp_path: Path) -> None:
     """The kernel loads them itself."""
-    assert kernel(tmp_path, dep=ALL) == []
+    assert lacks(tmp_path, dep=ALL) == []
 
 
 def test_what_is_nowhere_is_named(tmp_path: Path) -> None:
-    """On disk, built in, or in the running kernel; else it is missing."""
+    """A part may be on disk, built in, or in the running kernel; else it is missing."""
     without = ALL.replace("sch_htb", "x").replace("cls_matchall", "y").replace("act_skbedit", "z")
     symbols = "ffffffff81eefa60 t tcf_skbedit_init [act_skbedit]\n"
-    assert kernel(tmp_path, dep=without, builtin="kernel/net/sched/sch_htb.ko\n", kallsyms=symbols) == ["cls_matchall"]
+    assert lacks(tmp_path, dep=without, builtin="kernel/net/sched/sch_htb.ko\n", kallsyms=symbols) == ["cls_matchall"]
 
 
 def test_what_cannot_be_listed_is_not_said_to_be_missing(tmp_path: Path) -> None:
     """A service may have no view of the modules' folder, and the kernel still loads from it."""
-    assert kernel(tmp_path, dep=None) == []
+    assert lacks(tmp_path) == []
 
 
-def test_this_machine() -> None:
-    """The probe tells of this kernel what trying tells: see test_kernel."""
-    lacking = missing(Path("/proc"), os.uname().release)
-    assert set(lacking) <= set(PARTS)
+def test_a_kernel_without_modules_has_what_is_in_it(tmp_path: Path) -> None:
+    """Where nothing can be loaded, what has no symbol is missing."""
+    symbols = "".join(f"ffffffff81eefa60 t {symbol}\n" for name, symbol in PARTS.items() if name != "ifb")
+    assert lacks(tmp_path, kallsyms=symbols, loads=False) == ["ifb"]

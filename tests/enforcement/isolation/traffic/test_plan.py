@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qrm.config import NetworkClass, NetworkSection
@@ -32,6 +32,7 @@ def sections(draw: st.DrawFn) -> NetworkSection:
     return NetworkSection(classes=classes)
 
 
+@settings(deadline=None)
 @given(sections(), node_rates)
 def test_guarantees_fit_into_the_node(section: NetworkSection, node: int) -> None:
     """All classes have their share, together no more than the node has, and none more than its maximum."""
@@ -45,6 +46,7 @@ def test_guarantees_fit_into_the_node(section: NetworkSection, node: int) -> Non
     assert len({each.minor for each in made.all()}) == len(made.all())
 
 
+@settings(deadline=None)
 @given(sections(), node_rates, st.integers(1_000, 10**15), st.integers(1_000, 10**15))
 def test_a_pod_is_below_every_ceiling(section: NetworkSection, node: int, egress: int, ingress: int) -> None:
     """A pod's ceiling is the least of what its annotation, its class and its class's pods may have."""
