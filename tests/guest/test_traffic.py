@@ -43,10 +43,10 @@ def test_a_ceiling_holds(seen: dict[str, str], direction: str, family: str) -> N
 
 @pytest.mark.parametrize("direction", ["egress", "ingress"])
 def test_a_guarantee_holds(seen: dict[str, str], direction: str) -> None:
-    """With a reclaimed pod at the same time, a shared one has the 70 Mbit/s of its class and most of the rest."""
+    """With a reclaimed pod at the same time, a shared one has its class's 70 Mbit/s, less the headers."""
     shared, reclaimed = (float(seen[f"together.{direction}.{name}"]) for name in ("shared", "reclaimed"))
-    assert shared >= 70
-    assert reclaimed <= 20
+    assert shared >= 0.9 * 70
+    assert shared > 3 * reclaimed
     assert shared + reclaimed <= 105
 
 
@@ -92,6 +92,12 @@ def test_drift_is_repaired(seen: dict[str, str], name: str) -> None:
     """One round puts everything back and counts it by cause; the next one finds nothing to write."""
     assert json.loads(seen[f"{name}.repaired"]) == REPAIRS[name]
     assert seen[f"{name}.steady"] == "0"
+
+
+def test_a_pod_finds_the_nodes_part_gone(seen: dict[str, str]) -> None:
+    """What was deleted since the last round is there for a pod that comes before the next, which counts it all."""
+    assert seen["tbf.admitted"] == "yes"
+    assert json.loads(seen["foreign.repaired"]) == {"class": 16, "filter": 3, "ifb": 1, "qdisc": 8}
 
 
 def test_the_cni_plugins_qdiscs_stay(seen: dict[str, str]) -> None:

@@ -138,6 +138,7 @@ def foreign(story: Story) -> None:
         tc filter add dev v-policed egress pref 65000 protocol ip u32 match ip dport 7998 0xffff action drop
     """)
     before = {name: queueing(f"v-{name}") for name in ("cni", "tbf", "policed")}
+    sh("tc qdisc del dev qrm-egress root; ip link del qrm-ingress")  # a pod that comes before the next round needs them
     for name in before:
         story.admit(sandbox(name))
     say("cni.same", queueing("v-cni") == before["cni"])
@@ -161,8 +162,9 @@ def foreign(story: Story) -> None:
         story.admit(sandbox(kind))
     story.admit(sandbox(""))
     story.explain("host", story.pods[-1])
-    failed = story.traffic.repair(story.pods).failed
-    say("foreign.failed", " ".join(sorted(failed)))
+    done = story.traffic.repair(story.pods)
+    say("foreign.failed", " ".join(sorted(done.failed)))
+    say("foreign.repaired", json.dumps(dict(done.by_cause), sort_keys=True))
     sh("tc qdisc del dev v-cni ingress")
     story.repair("cni.left")
     say("cni.root", "qdisc tbf 1: root" in queueing("v-cni"))

@@ -18,6 +18,8 @@ _SETTLES = 1.0
 _COUNTS = 2.0
 """Seconds that are."""
 _CHUNK = bytes(1 << 16)
+_BUFFER = 1 << 17
+"""Bytes that arrive in one second and are counted in the next at most."""
 _BITS_PER_MBIT = 1_000_000
 
 
@@ -31,21 +33,25 @@ class Flow:
 
 
 def measure(*flows: Flow) -> list[float]:
-    """What each of the flows carries while all of them send, in Mbit/s."""
+    """What each of the flows carries in the same seconds, while all of them send, in Mbit/s."""
     fork = multiprocessing.get_context("fork")
-    processes, results = [], []
-    for port, flow in enumerate(flows, 7000):
-        result, told = fork.Pipe(duplex=False)
-        receiver = fork.Process(target=_receive, args=(flow, port, told))
-        receiver.start()
-        assert result.recv() == "listens"
-        results.append(result)
-        processes.append(receiver)
-    senders = [fork.Process(target=_send, args=(flow, port)) for port, flow in enumerate(flows, 7000)]
-    for sender in senders:
-        sender.start()
-    found = [round(result.recv(), 1) for result in results]
-    for process in (*processes, *senders):
+    processes, receivers = [], []
+    for role, port, flow in [(role, port, flow) for role in (_receive, _send) for port, flow in enumerate(flows, 7000)]:
+        ours, theirs = fork.Pipe()
+        process = fork.Process(target=role, args=(flow, port, theirs))
+        process.start()
+        processes.append(process)
+        if role is _receive:
+            receivers.append(ours)
+            assert ours.recv() == "listens"
+    assert [each.recv() for each in receivers] == ["connected"] * len(flows)
+    begin = time.monotonic() + _SETTLES
+    for each in receivers:
+        each.send(begin)
+    found = [round(each.recv(), 1) for each in receivers]
+    for each in receivers:
+        each.send("enough")
+    for process in processes:
         process.join()
     return found
 
@@ -76,13 +82,17 @@ def enter(namespace: str) -> None:
 def _receive(flow: Flow, port: int, told: Connection) -> None:
     enter(flow.target)
     with socket.create_server((flow.host, port), family=_family(flow)) as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER)
         told.send("listens")
         connection, _ = server.accept()
         with connection:
-            _count(connection, time.monotonic() + _SETTLES)
-            begun = time.monotonic()
-            received = _count(connection, begun + _COUNTS)
-            told.send(received * 8 / (time.monotonic() - begun) / _BITS_PER_MBIT)
+            told.send("connected")
+            begin = told.recv()
+            _count(connection, begin)
+            received = _count(connection, begin + _COUNTS)
+            told.send(received * 8 / _COUNTS / _BITS_PER_MBIT)
+            while not told.poll():
+                connection.recv(1 << 18)
 
 
 def _count(connection: socket.socket, until: float) -> int:
@@ -92,7 +102,7 @@ def _count(connection: socket.socket, until: float) -> int:
     return received
 
 
-def _send(flow: Flow, port: int) -> None:
+def _send(flow: Flow, port: int, _: Connection) -> None:
     enter(flow.source)
     with socket.create_connection((flow.host, port)) as connection, contextlib.suppress(ConnectionError):
         while True:

@@ -173,7 +173,7 @@ class Traffic:
         return self._kernel
 
     def _ready(self, done: Counter[str]) -> tuple[Kernel, Pods]:
-        """Have what is the node's; counts writes in `done`."""
+        """Have what is the node's, and know what others have changed; counts writes in `done`."""
         kernel = self._open()
         if self._trunk is None:
             try:
@@ -181,7 +181,11 @@ class Traffic:
             except QrmError as error:
                 raise NotEnforced(str(error)) from None
         pods = self._pods or Pods(kernel.rtnl, kernel.trees, self._section, self._trunk)
+        changed = kernel.watch.changed()
+        pods.distrust(changed)
         for tree in kernel.trees:
+            if changed is None or tree.index in changed:
+                tree.distrust()
             if tree.ensure_device(done):
                 pods.distrust(None)  # their filters redirect to a device that is gone
             tree.ensure({each.minor: each for each in self._trunk.all()}, done)
@@ -189,12 +193,7 @@ class Traffic:
         return kernel, pods
 
     def _round(self, wanted: Mapping[str, Sandbox], done: Counter[str], failed: dict[str, str]) -> None:
-        changed = self._open().watch.changed()
-        for tree in self._open().trees:
-            if changed is None or tree.index in changed:
-                tree.distrust()
         kernel, pods = self._ready(done)
-        pods.distrust(changed)
         for gone in pods.held.keys() - wanted.keys():
             done[LEFTOVER] += pods.drop(gone)
         present = {index for index, _ in socket.if_nameindex()}

@@ -103,6 +103,7 @@ class Tree:
         try:
             self._rtnl.delete_class(self.link, _HANDLE | minor)
         except TrafficError as error:
+            self.distrust()
             if error.errno not in ABSENT:
                 raise
 
@@ -111,11 +112,8 @@ class Tree:
         found = self._rtnl.link(name=self.name)
         if found is None or found.kind != IFB:
             return {}
-        return {
-            minor: (_comparable(made), counted)
-            for minor, (made, counted) in self._rtnl.classes(found.index).items()
-            if made.handle >> 16 == MAJOR
-        }
+        classes = self._rtnl.classes(found.index)
+        return {minor: (_comparable(made), counted) for minor, (made, counted) in classes.items()}
 
     def delete(self) -> bool:
         """Remove the device with everything on it; whether there was one."""
