@@ -172,7 +172,7 @@ def foreign(story: Story) -> None:
 
 BREAKS = {
     "clsact": "tc qdisc del dev v-shared clsact",
-    "filter": "tc filter del dev v-shared ingress pref 65535",
+    "filter": "tc filter del dev v-shared ingress",
     "rewritten": "tc class replace dev qrm-egress parent 7172:5 classid 7172:20 htb rate 1mbit ceil 1mbit quantum 9999",
     "class": "tc class del dev qrm-ingress classid 7172:20",
     "leaf": "tc qdisc replace dev qrm-egress parent 7172:20 pfifo",
