@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from qrm.config import Config
+from qrm.config import Config, HostSection
 from qrm.enforcement.isolation.dimension import Dimension
 from qrm.enforcement.isolation.io_cost.dimension import IoCostDimension
 from qrm.enforcement.isolation.io_cost.disks import DiskAbsent, Host, resolve
 from qrm.enforcement.isolation.rdt.dimension import RdtDimension
+from qrm.enforcement.isolation.traffic.dimension import Traffic
 from qrm.metrics import Metrics
 
 
@@ -25,7 +26,9 @@ def dimensions(config: Config, metrics: Metrics) -> Sequence[Dimension]:
         host=Host(sysfs=Path(host.sysfs)),
         proc=Path(host.proc),
     )
-    return [rdt, io_cost]
+    # A simulated machine has no network of its own, and must not touch that of the one it is simulated on.
+    traffic = [Traffic(config.network)] if host.sysfs == HostSection().sysfs else []
+    return [rdt, io_cost, *traffic]
 
 
 def disk_number(config: Config) -> Callable[[str], str | None]:

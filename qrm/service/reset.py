@@ -6,13 +6,14 @@ then the ledger and the sockets go.
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 from qrm.config import Config
 from qrm.enforcement.cgroup import Cgroups
 from qrm.enforcement.channel import open_channel
 from qrm.enforcement.isolation.containers import ContainerFiles
-from qrm.enforcement.isolation.dimension import NotEnforced
+from qrm.enforcement.isolation.dimension import Closing, NotEnforced
 from qrm.enforcement.processes import Processes
 from qrm.enforcement.runtime import RuntimeClient
 from qrm.ledger.store import open_ledger
@@ -44,7 +45,7 @@ async def reset(config: Config) -> ResetReport:
             done, failed = await Giver(runtime, processes, machine).give_back(_asked(config, files))
         finally:
             await channel.close()
-        undone, trouble = _undo_isolation(config)
+        undone, trouble = await asyncio.to_thread(_undo_isolation, config)
         failed += trouble
         removed = [] if failed else _remove_files(config)
     return ResetReport(done, failed, removed, undone)
@@ -58,6 +59,8 @@ def _undo_isolation(config: Config) -> tuple[list[str], list[str]]:
             done += dimension.reset()
         except NotEnforced as error:
             failed.append(str(error))
+        if isinstance(dimension, Closing):
+            dimension.close()
     return done, failed
 
 

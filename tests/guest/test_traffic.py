@@ -55,12 +55,6 @@ def test_what_nobody_wants_is_lent(seen: dict[str, str]) -> None:
     assert float(seen["alone.egress.reclaimed"]) > 70
 
 
-def test_metrics_have_the_bytes(seen: dict[str, str]) -> None:
-    """What was transferred was counted for each pod in both directions: MiB of seconds at these rates."""
-    assert all(int(part) >= 5 for part in seen["limited.counted"].split())
-    assert all(int(part) >= 10 for part in seen["shared.counted"].split())
-
-
 def test_explain_has_both_sides(seen: dict[str, str]) -> None:
     """What a pod is to have is what the kernel has."""
     for direction in ("egress", "ingress"):

@@ -126,3 +126,12 @@ class Starting(Protocol):
     def started(self, sandbox: Sandbox) -> None:
         """A container of `sandbox` runs, and does not have by inheritance what it is to have. Raises NotEnforced."""
         ...
+
+
+@runtime_checkable
+class Closing(Protocol):
+    """A dimension that holds something of this process's, such as sockets."""
+
+    def close(self) -> None:
+        """Give it back; what is in force stays."""
+        ...

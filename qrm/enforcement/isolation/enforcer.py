@@ -15,7 +15,7 @@ from typing import TypeVar
 import structlog
 
 from qrm.config import IsolationSection, Mode
-from qrm.enforcement.isolation.dimension import Dimension, Fact, NotEnforced, Repairs, Sandbox, Starting
+from qrm.enforcement.isolation.dimension import Closing, Dimension, Fact, NotEnforced, Repairs, Sandbox, Starting
 from qrm.metrics import Metrics
 
 log = structlog.get_logger(__name__)
@@ -164,26 +164,12 @@ class Enforcer:
         """Of each dimension: its name, whether it is on, why, and what is not in force by sandbox id."""
         return [(lane.dimension.name, lane.on, lane.why, dict(lane.failed)) for lane in self._lanes]
 
-    async def reset(self) -> list[str]:
-        """Undo everything, whatever the modes are now; returns a line for each thing undone.
-
-        Raises:
-            NotEnforced: something could not be undone; the rest is.
-        """
-        done, failed = list[str](), list[str]()
-        for lane in self._lanes:
-            try:
-                done += await lane.run(lane.dimension.reset)
-            except NotEnforced as error:
-                failed.append(str(error))
-        if failed:
-            raise NotEnforced("; ".join(failed))
-        return done
-
     def close(self) -> None:
-        """Let go of the threads; one that hangs is left to itself."""
+        """Let go of dimensions and threads; one that hangs is left to itself."""
         for lane in self._lanes:
-            lane.thread.shutdown(wait=False, cancel_futures=True)
+            if isinstance(lane.dimension, Closing):
+                lane.thread.submit(lane.dimension.close)
+            lane.thread.shutdown(wait=False)
 
     async def _admit(self, lane: _Lane, sandbox: Sandbox) -> None:
         try:

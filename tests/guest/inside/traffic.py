@@ -219,13 +219,6 @@ def together() -> None:
     say("together.ingress.reclaimed", reclaimed)
 
 
-def counted(story: Story) -> None:
-    """The metrics have seen at least what was transferred."""
-    for pod in story.pods[:3]:
-        sent, received = story.traffic.counters()[pod.id]
-        say(f"{pod.pod.name}.counted", f"{sent.bytes >> 20} {received.bytes >> 20}")
-
-
 def remade(story: Story) -> Story:
     """Another process in place of the first: it finds all as it is."""
     say("classes.before", classes("egress"))
@@ -268,7 +261,6 @@ def main() -> None:
     drift(story)
     rates()
     together()
-    counted(story)
     say("reset", "; ".join(story.traffic.reset()))
     say("reset.same", network() == before)
     for pod in story.pods:

@@ -14,7 +14,7 @@ from qrm.config import NetworkSection
 from qrm.enforcement.isolation.dimension import Fact, NotEnforced, Probe, Repairs, Sandbox
 from qrm.enforcement.isolation.traffic import hooks, report
 from qrm.enforcement.isolation.traffic.devices import find
-from qrm.enforcement.isolation.traffic.messages import Counters, Link
+from qrm.enforcement.isolation.traffic.messages import Link
 from qrm.enforcement.isolation.traffic.parts import missing
 from qrm.enforcement.isolation.traffic.plan import Trunk, trunk
 from qrm.enforcement.isolation.traffic.pods import LEFTOVER, Pods
@@ -137,19 +137,6 @@ class Traffic:
             return report.facts(self._kernel.rtnl, name, wanted, seen, devices)
         except NotEnforced as error:
             return [Fact("network class", name, f"not enforced: {error}")]
-
-    def counters(self) -> Mapping[str, tuple[Counters, Counters]]:
-        """What each pod has sent and received through its classes, by sandbox id. Four requests in all.
-
-        Raises:
-            NotEnforced: The kernel would not tell.
-        """
-        if self._kernel is None or self._pods is None:
-            return {}
-        sent, received = (tree.look() for tree in self._kernel.trees)
-        minors = {id_: pod.classes[0].minor for id_, pod in self._pods.held.items() if pod.classes}
-        both = sent.keys() & received.keys()
-        return {id_: (sent[minor][1], received[minor][1]) for id_, minor in minors.items() if minor in both}
 
     def reset(self) -> Sequence[str]:
         """As the protocol says: filters first, since a packet that is redirected to a deleted device is lost."""

@@ -39,10 +39,12 @@ def facts(
         minor = next((each for each in minors if each is not None), wanted[0].minor)
         for asked, (tree, classes) in zip(wanted, seen, strict=True):
             there, counted = classes.get(minor, (None, Counters()))
-            text = f"{_described(name, there)}, dropped {counted.drops} packets" if there is not None else ""
+            text = _described(name, there) if there is not None else ""
             if there is not None and there.parent != asked.parent:
                 text = f"another class, {text}"
             found.append(Fact(tree.replace("qrm-", "network "), _described(name, asked), text))
+            drops = str(counted.drops)
+            found.append(Fact(tree.replace("qrm-", "network packets dropped, "), drops, drops))
     return found
 
 
