@@ -72,7 +72,10 @@ def run(*command: str) -> str:
 
 
 def node_state() -> dict[str, str]:
-    """All of the node's own that isolation may change."""
+    """All of the node's own that isolation may change.
+
+    The kernel goes on listing a disk whose cost it was once told, with `enable=0` and `ctrl=auto`: that is nobody's.
+    """
     links = sorted(each["ifname"] for each in json.loads(run("ip", "-json", "link")))
     groups = {str(path.parent): path.read_text() for path in sorted(RESCTRL.rglob("schemata"))}
     cgroup = Path("/sys/fs/cgroup")
@@ -80,7 +83,8 @@ def node_state() -> dict[str, str]:
         "links": " ".join(name for name in links if not name.startswith("veth")),
         "qdiscs": " ".join(sorted({each["kind"] for each in json.loads(run("tc", "-json", "qdisc"))})),
         "resctrl": json.dumps(groups),
-        **{name: (cgroup / name).read_text() for name in ("io.cost.qos", "io.cost.model")},
+        "qos": " ".join(each for each in (cgroup / "io.cost.qos").read_text().splitlines() if "enable=0" not in each),
+        "model": " ".join(each for each in (cgroup / "io.cost.model").read_text().splitlines() if "auto" not in each),
     }
 
 
@@ -118,7 +122,7 @@ class Story:
 
     async def explain(self, started: RunningPod) -> None:
         """Say what `qrm explain` shows of a pod's isolation."""
-        (told,) = await asyncio.to_thread(self.admin.explain, started.pod.uid)
+        told, *_ = await asyncio.to_thread(self.admin.explain, started.pod.uid)
         for fact in told.isolation:
             say(f"{started.pod.name}.explain.{fact.name}", f"{fact.wanted}|{fact.kernel}".replace("\n", ";"))
 
