@@ -7,6 +7,7 @@ import contextlib
 import socket
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 from qrm.shim.http2.connection import Connection
 from qrm.shim.http2.link import Link, RuntimeSide
@@ -29,7 +30,7 @@ class Edge(asyncio.Protocol):
     # For asyncio.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+        transport = cast(asyncio.Transport, transport)  # uvloop's is none by its type
         self._transport = transport
         transport.set_write_buffer_limits(high=self._connection.limits.buffer_bytes)
         if self._connection.closed:
