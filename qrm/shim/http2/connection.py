@@ -281,7 +281,7 @@ class Connection(Sending):
         found = frames.read_settings(payload)
         first, self._greeted = not self._greeted, True
         self.peer |= found
-        self.largest = found.get(frames.MAX_FRAME_SIZE, self.largest)
+        self.largest = min(found.get(frames.MAX_FRAME_SIZE, self.largest), self.limits.max_frame_bytes)
         change = found.get(frames.INITIAL_WINDOW_SIZE, self.initial_window) - self.initial_window
         self.initial_window += change
         for half in self.streams.values() if change else ():

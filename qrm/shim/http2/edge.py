@@ -83,13 +83,17 @@ class Edge(asyncio.Protocol):
         """As Wire."""
         return self._transport.get_write_buffer_size() if self._transport is not None else 0
 
-    def close(self) -> None:
+    def close(self, *, at_once: bool) -> None:
         """As Wire."""
         transport = self._transport
-        if transport is not None:
-            transport.close()
-            if self.waiting():
-                asyncio.get_running_loop().call_later(_LINGER, transport.abort)
+        if transport is None:
+            return
+        if at_once:
+            transport.abort()
+            return
+        transport.close()
+        if self.waiting():
+            asyncio.get_running_loop().call_later(_LINGER, transport.abort)
 
     def read(self, *, on: bool) -> None:
         """As Wire."""

@@ -230,6 +230,6 @@ def carried(source: Connection, limits: Limits) -> dict[int, int]:
     listed = min(source.peer.get(frames.MAX_HEADER_LIST_SIZE, limits.max_header_bytes), limits.max_header_bytes)
     return {
         frames.INITIAL_WINDOW_SIZE: source.initial_window,
-        frames.MAX_FRAME_SIZE: min(source.largest, limits.max_frame_bytes),
+        frames.MAX_FRAME_SIZE: source.largest,
         frames.MAX_HEADER_LIST_SIZE: listed,
     }
