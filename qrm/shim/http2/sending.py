@@ -117,7 +117,8 @@ class Sending:
 
     def credit(self, count: int) -> None:
         """Bytes that the peer has sent are used up."""
-        increment = self.granted.used(count)
+        self.granted.used(count)
+        increment = self.granted.due()
         if increment:
             self.out.append(frames.window_update(0, increment))
 
