@@ -307,7 +307,7 @@ def test_a_runtime_that_breaks_off_ends_its_calls_and_not_kubelets_connection() 
     """Trailers-only before the first headers, trailers after; a complete answer stays complete; then a new dial."""
     rig = Rig(settings={INITIAL: 2})
     for stream in (1, 3, 5):
-        rig.say(rig.kubelet, rig.kubelet.headers(stream, REQUEST, end=stream != 3))
+        rig.say(rig.kubelet, rig.kubelet.headers(stream, REQUEST, end=stream == 1))
     rig.say(rig.runtime, rig.runtime.headers(3, REPLY), data(3, b"pa"))
     rig.say(
         rig.runtime,
@@ -322,9 +322,9 @@ def test_a_runtime_that_breaks_off_ends_its_calls_and_not_kubelets_connection() 
     assert got[1][b"grpc-status"] == got[3][b"grpc-status"] == b"14"
     assert b":status" in got[1]
     assert b":status" not in got[3]
-    rig.say(rig.kubelet, frames.window_update(5, 10), data(3, b"more"))
-    body, last = rig.kubelet.take(frames.DATA, frames.HEADERS)
-    assert (body.payload, last.fields) == (b"ole", OK)
+    rig.say(rig.kubelet, data(3, b"more"), data(5, b"more"), frames.window_update(5, 10))
+    body, last, reset = rig.kubelet.take(frames.DATA, frames.HEADERS, frames.RST_STREAM)
+    assert (body.payload, last.fields, reset.payload) == (b"ole", OK, bytes(4))
     assert not rig.runtime.connection.out, "nobody would ever send it"
     rig.say(rig.kubelet, rig.kubelet.headers(7, REQUEST, end=True))
     assert [frame.stream for frame in rig.runtime.take(frames.HEADERS)] == [7]
