@@ -1,0 +1,172 @@
+"""Connections as asyncio sees them."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import cast
+
+import structlog
+
+from qrm.shim.http2.connection import Connection
+from qrm.shim.http2.frames import INTERNAL_ERROR, ProtocolError
+from qrm.shim.http2.link import Link
+from qrm.shim.http2.sides import RuntimeSide
+
+log = structlog.get_logger(__name__)
+
+_LINGER = 5.0
+"""Seconds that a peer gets to read what was sent before its connection was closed."""
+_PAUSE = 1.0
+"""Seconds before the next try where the process can take no more connections."""
+_AT_ONCE = 64
+"""Connections accepted before others get their turn."""
+
+
+class Edge(asyncio.Protocol):
+    """A socket, as the connection's wire."""
+
+    def __init__(self, connection: Connection, link: Link) -> None:
+        self._connection = connection
+        self._link = link
+        self._transport: asyncio.Transport | None = None
+        self._reading = True
+
+    # For asyncio.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The socket is there."""
+        transport = cast("asyncio.Transport", transport)  # uvloop's is none by its type
+        self._transport = transport
+        transport.set_write_buffer_limits(high=self._connection.limits.buffer_bytes)
+        if self._connection.closed:
+            transport.abort()
+            return
+        self._connection.wire = self
+        self._link.flush()
+
+    def data_received(self, data: bytes) -> None:
+        """A mistake of ours ends one connection, too, not the process's others."""
+        try:
+            self._connection.receive(data)
+        except Exception:
+            log.exception("connection given up")
+            self._connection.close(ProtocolError(INTERNAL_ERROR, "qrm failed; see its log"))
+        self._link.flush()
+
+    def pause_writing(self) -> None:
+        """The socket takes nothing more for now."""
+        self._connection.paused = True
+        self._link.throttle()
+
+    def resume_writing(self) -> None:
+        """It does again."""
+        self._connection.paused = False
+        self._connection.pump()
+        self._link.throttle()
+        self._link.flush()
+
+    def connection_lost(self, _: Exception | None) -> None:
+        """It is closed, by whomever."""
+        self._connection.wire = None
+        self._connection.close()
+        self._link.flush()
+
+    # For the connection.
+
+    def write(self, data: bytes) -> None:
+        """As Wire."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+
+    def waiting(self) -> int:
+        """As Wire."""
+        return self._transport.get_write_buffer_size() if self._transport is not None else 0
+
+    def close(self, *, at_once: bool) -> None:
+        """As Wire."""
+        transport = self._transport
+        if transport is None:
+            return
+        if at_once:
+            transport.abort()
+            return
+        transport.close()
+        if self.waiting():
+            asyncio.get_running_loop().call_later(_LINGER, transport.abort)
+
+    def read(self, *, on: bool) -> None:
+        """As Wire."""
+        transport = self._transport
+        if transport is None or on is self._reading or transport.is_closing():
+            return
+        self._reading = on
+        if on:
+            transport.resume_reading()
+        else:
+            transport.pause_reading()
+
+
+class Acceptor:
+    """Takes connections from a listening socket, which is ours from now on."""
+
+    def __init__(self, listener: socket.socket, accepted: Callable[[socket.socket], None]) -> None:
+        self._listener = listener
+        self._accepted = accepted
+        self._loop = asyncio.get_running_loop()
+        self._pause: asyncio.TimerHandle | None = None
+        listener.setblocking(False)
+        self._poll()
+
+    def _poll(self) -> None:
+        self._pause = None
+        self._loop.add_reader(self._listener.fileno(), self._take)
+
+    def _take(self) -> None:
+        for _ in range(_AT_ONCE):
+            try:
+                made, _address = self._listener.accept()
+            except (BlockingIOError, ConnectionError):
+                return
+            except OSError as error:  # no descriptors or memory: it would be so again at once
+                log.warning("no connection taken", error=str(error), next="another try soon")
+                self._loop.remove_reader(self._listener.fileno())
+                self._pause = self._loop.call_later(_PAUSE, self._poll)
+                return
+            self._accepted(made)
+
+    def close(self) -> None:
+        """Take who waits already, and stop."""
+        self._take()
+        if self._pause is not None:
+            self._pause.cancel()
+        self._loop.remove_reader(self._listener.fileno())
+        self._listener.close()
+
+
+def connect(path: Path) -> socket.socket:
+    """A socket that is connected to `path`; a unix socket's peer takes it at once or not at all. Raises OSError."""
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        made.setblocking(False)
+        made.connect(str(path))
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
+async def attach(connected: socket.socket, connection: Connection, link: Link) -> None:
+    """Give a connection its socket."""
+    loop = asyncio.get_running_loop()
+    try:
+        if isinstance(connection, RuntimeSide):
+            await loop.create_unix_connection(lambda: Edge(connection, link), sock=connected)
+        else:
+            await loop.connect_accepted_socket(lambda: Edge(connection, link), sock=connected)
+    except OSError:
+        connected.close()
+        connection.close()
+        link.flush()
