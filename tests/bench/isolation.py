@@ -7,8 +7,10 @@ there, of which the runtime needs a dozen for a pod.
 from __future__ import annotations
 
 import json
+import sys
 import tempfile
 from collections import defaultdict
+from contextlib import redirect_stdout
 from pathlib import Path
 
 from tests.bench.report import Table, millis, p50, p99
@@ -48,7 +50,8 @@ def _measured() -> list[tuple[str, str, float]]:
     with tempfile.TemporaryDirectory(prefix="qrm-") as folder:
         script = Path(folder) / "cost.sh"
         script.write_text(f"exec python -m tests.guest.inside.cost {PODS} {SAMPLES}\n")
-        console = run(prepare(default_cache()), script, timeout=_TIMEOUT, resctrl=True).console
+        with redirect_stdout(sys.stderr):  # the guest's console is no part of the report
+            console = run(prepare(default_cache()), script, timeout=_TIMEOUT, resctrl=True).console
     (line,) = (line for line in console.splitlines() if line.startswith("COST="))
     found: list[tuple[str, str, float]] = json.loads(line.removeprefix("COST="))
     return found

@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+import structlog
 
 from qrm.config import Config, parse
 from qrm.enforcement.cgroup import Cgroups
@@ -94,6 +97,7 @@ def main(pods: int, samples: int) -> None:
     """All of it."""
     subprocess.run(["mount", "-t", "resctrl", "resctrl", "/sys/fs/resctrl"], check=True)
     subprocess.run(["modprobe", "null_blk"], check=True)
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     config = parse(SETTINGS)
     networks(range(pods + samples))
     resident, coming = [pod(each) for each in range(pods)], [pod(each) for each in range(pods, pods + samples)]
