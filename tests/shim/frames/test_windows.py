@@ -17,8 +17,8 @@ from tests.shim.frames.roads import through
 from tests.shim.frames.wire import message
 
 TINY = Manners(settings={wire.INITIAL_WINDOW: 64})
-CALLS = 1500
-"""So many that a byte lost in each is more than a connection's window when it is as narrow as here."""
+LEFT, CALLS = 100, 400
+"""Bytes of the connections' windows, and so many calls that less than a byte lost in each is more than that."""
 
 
 async def narrow(peer: Peer, other: Peer, left: int) -> None:
@@ -50,12 +50,15 @@ async def test_any_number_of_held_calls_through_a_minimal_window(tmp_path: Path,
         full = await full_windows(client, server)
         for peer, other in ((client, server), (server, client)):
             other.manners = Manners(grants=None)
-            await narrow(peer, other, 100)
+            await narrow(peer, other, LEFT)
             other.manners = TINY
         async with Answering(server, answer):
             for _ in range(CALLS):
                 assert (await ask(client, CHANGE, b"q" * asked)).data == message(hands.reply)
-        assert (client.judge.windows.connection, server.judge.windows.connection) == (100, 100)
+        assert (client.judge.windows.connection, server.judge.windows.connection) == (LEFT, LEFT)
+        for peer in (client, server):
+            await peer.send(wire.settings({wire.INITIAL_WINDOW: wire.WINDOW}), wire.window_update(0, wire.WINDOW))
+            peer.manners = Manners()
         await windows_are(client, server, full)
 
 
