@@ -84,6 +84,9 @@ class _Reply:
         self._intake = Intake(half)
         self.done: asyncio.Future[Forwarded] = asyncio.get_running_loop().create_future()
         half.sink = self
+
+    def begun(self) -> None:
+        """The stream is open at the runtime: only now may its window be granted."""
         self._intake.grant()
 
     def headers(self, headers: Headers, *, end: bool) -> None:
@@ -167,6 +170,7 @@ async def forward(held: Held, wire: bytes) -> Forwarded:
     half = runtime.open(held.half)
     reply = _Reply(held, half)
     half.send_headers(request, end=False)
+    reply.begun()
     half.send_data(wire, end=True)
     link.flush()
     try:

@@ -23,7 +23,6 @@ from tests.support import until
 _PATIENCE = 5.0
 _UNAVAILABLE, _STREAM_CLOSED = 14, 5
 BLOCK = hpack.Encoder().encode(list(request(FREE)))
-WHOLE = wire.headers(3, BLOCK)[0].pack()
 
 BY_ANYBODY = {
     "a frame that is too long": Frame(wire.DATA, 0, 1, bytes(16385)).pack(),
@@ -59,7 +58,6 @@ BY_ANYBODY = {
 }
 BY_CLIENTS = {
     "an even stream": wire.headers(4, BLOCK)[0].pack(),
-    "a stream that goes back": wire.headers(5, BLOCK)[0].pack() + WHOLE,
     "a push": Frame(wire.PUSH_PROMISE, wire.END_HEADERS, 1, b"\0\0\0\2" + BLOCK).pack(),
 }
 
