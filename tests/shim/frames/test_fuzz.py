@@ -9,7 +9,7 @@ import uvloop
 
 from tests.shim.frames.fuzz import Scene, fuzz, on_stage
 
-EXAMPLES = 60
+EXAMPLES = 40
 
 
 def test_it_stands_anything(tmp_path: Path) -> None:
