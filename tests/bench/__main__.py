@@ -23,6 +23,7 @@ from tests.bench.remote import remote
 from tests.bench.report import Table, as_json, show
 from tests.bench.restart import restart
 from tests.bench.together import together
+from tests.bench.transport import transport
 
 _FEW_PODS = 100
 _CPUS = 256
@@ -35,6 +36,8 @@ async def measure(folder: Path, disk: Path) -> AsyncIterator[Table]:
     yield together(folder)
     yield await remote(folder)
     yield isolation()
+    for table in await transport(folder):
+        yield table
     layout = crowd.MACHINES[_CPUS]
     pods = crowd.crowd(PODS, CONTAINERS, _CPUS)
     async with fake_runtime(folder, layout) as endpoint:

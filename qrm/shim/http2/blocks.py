@@ -5,8 +5,10 @@ from __future__ import annotations
 from qrm.shim.http2 import frames
 from qrm.shim.http2.frames import ProtocolError
 
-_MOST_EMPTY = 16
-"""More of them have no other use than to keep us busy."""
+_PER_FRAME = 32
+"""Bytes that a CONTINUATION counts beside its payload, or there could be any number of empty ones; as many as a field
+of a header list counts beside its name and value (RFC 9113, 6.5.2)."""
+
 Block = tuple[bytes, bool]
 """A whole block, and whether the stream ends with it."""
 
@@ -14,14 +16,13 @@ Block = tuple[bytes, bool]
 class Blocks:
     """Puts together what one connection sends, where nothing may come between the frames of a block."""
 
-    __slots__ = ("_block", "_empty", "_end", "_limit", "open")
+    __slots__ = ("_block", "_end", "_limit", "_size", "open")
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._block = bytearray()
+        self._size = 0
         self._end = False
-        self._empty = 0
-        """CONTINUATION frames of the block with nothing in them."""
         self.open: int | None = None
         """The stream whose block is not complete."""
 
@@ -36,7 +37,8 @@ class Blocks:
         end = bool(flags & frames.END_STREAM)
         if flags & frames.END_HEADERS:
             return payload, end
-        self.open, self._block, self._end, self._empty = stream, bytearray(payload), end, 0
+        self.open, self._block, self._end = stream, bytearray(payload), end
+        self._size = len(payload)
         return None
 
     def more(self, flags: int, stream: int, payload: bytes) -> Block | None:
@@ -44,8 +46,8 @@ class Blocks:
         if self.open is None or self.open != stream:
             raise ProtocolError(frames.PROTOCOL_ERROR, "CONTINUATION of nothing")
         self._block += payload
-        self._empty += not payload
-        if len(self._block) > self._limit or self._empty > _MOST_EMPTY:
+        self._size += len(payload) + _PER_FRAME
+        if self._size > self._limit:
             raise ProtocolError(frames.ENHANCE_YOUR_CALM, "header block without end")
         if not flags & frames.END_HEADERS:
             return None

@@ -86,8 +86,8 @@ class _Reply:
         self.done: asyncio.Future[Forwarded] = asyncio.get_running_loop().create_future()
         half.sink = self
 
-    def grant(self) -> None:
-        """Let the runtime send more than the initial window, once the stream is open."""
+    def begun(self) -> None:
+        """The stream is open at the runtime: only now may its window be granted."""
         self._intake.grant()
 
     def headers(self, headers: Headers, *, end: bool) -> None:
@@ -171,7 +171,7 @@ async def forward(held: Held, wire: Parts) -> Forwarded:
     half = runtime.open(held.half)
     reply = _Reply(held, half)
     half.send_headers(request, end=False)
-    reply.grant()
+    reply.begun()
     half.send_parts(wire, end=True)
     link.flush()
     try:
