@@ -16,7 +16,7 @@ from qrm.allocator import MEMORY
 from qrm.config import Config
 from qrm.cpuset import NodeSet
 from qrm.enforcement.channel import CallError, open_channel
-from qrm.enforcement.runtime import RuntimeClient
+from qrm.enforcement.runtime import MAX_MESSAGE, RuntimeClient
 from qrm.errors import RuntimeUnreachable
 from qrm.ledger.annotation import KEY, Kept, read_annotation
 from qrm.ledger.store import open_ledger
@@ -42,7 +42,7 @@ async def reset(config: Config) -> ResetReport:
     machine = read_machine(Path(config.host.sysfs))
     with only_instance(_lock_path(config)):
         asked = _asked(config)
-        channel = open_channel(config.runtime.endpoint, config.shim.max_message_bytes)
+        channel = open_channel(config.runtime.endpoint, MAX_MESSAGE)
         try:
             done, failed = await _release(RuntimeClient(channel), machine, asked)
         finally:
