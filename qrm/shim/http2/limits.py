@@ -21,7 +21,7 @@ class Limits:
     max_streams: int = 4096
     """Calls at a time on a connection (RFC 9113, 5.1.2); above, they are refused. kubelet has some hundreds."""
     max_frame_bytes: int = 256 << 10
-    """The largest frame that we let a peer send, also where the other side would take larger ones: a frame is passed
+    """The largest frame that we send, and let a peer send where the other side takes as large ones: a frame is passed
     on when it is there as a whole."""
     window_bytes: int = 1 << 20
     """What a peer may send on a connection ahead of the other side's readiness (RFC 9113, 6.9): the bound on DATA that
