@@ -15,6 +15,8 @@ _SERVE = f"""
     echo out; echo err >&2
     exec httpd -f -p {_PORT} -h /tmp/www
 """
+_ANSWER = "read a; echo got $a; sleep 1"
+"""It lives on for a while: containerd may forget the last words of what ends."""
 # fmt: off
 _RESOURCES = {
     "cpu_shares": 512, "cpu_quota": 50000, "cpu_period": 100000, "memory_limit_in_bytes": 64 << 20, "oom_score_adj": 500
@@ -116,7 +118,7 @@ class Conversation:
         self._crictl.forward(pod, _PORT)
         # With its stdin closed, attach ends at once: only a terminal stays open.
         for tty in (False, True):
-            reading = self._create(pod, f"reading-{tty}", ["sh", "-c", "read a; echo got $a"], stdin=True, tty=tty)
+            reading = self._create(pod, f"reading-{tty}", ["sh", "-c", _ANSWER], stdin=True, tty=tty)
             self._say("start", reading)
             self._say("attach", "-it" if tty else "-i", reading, stdin="word\n", tty=True)
             for more in ("--follow", "--tail=0", "--previous"):

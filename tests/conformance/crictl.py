@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import subprocess
+import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -79,18 +80,24 @@ class Crictl:
 
     @contextmanager
     def events(self) -> Iterator[None]:
-        """The kinds of the events that the runtime tells of meanwhile."""
-        command = [*self._command, "events"]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        """The kinds of the events that the runtime tells of meanwhile.
+
+        Into a file: a client that does not read has containerd 2.1 wait with whatever the next event is about. And it
+        keeps events of the time when nobody listened, which are not of interest here.
+        """
+        with tempfile.TemporaryFile("w+") as told:
+            process = subprocess.Popen([*self._command, "events"], stdout=told, stderr=subprocess.PIPE, text=True)
             time.sleep(_LISTENS)
+            before = os.fstat(told.fileno()).st_size
             try:
                 yield
             finally:
                 time.sleep(_LISTENS)
                 process.terminate()
-                out, error = process.communicate(timeout=PATIENCE)
-        kinds = "".join(f"{line.strip()}\n" for line in out.splitlines() if "containerEventType" in line)
-        self.answers.append(Answer("events", None, kinds, normal(error)))
+                _, error = process.communicate(timeout=PATIENCE)
+                told.seek(before)
+                kinds = "".join(f"{line.strip()}\n" for line in told if "containerEventType" in line)
+                self.answers.append(Answer("events", None, kinds, normal(error)))
 
     def _with_pipes(self, arguments: tuple[str, ...], stdin: str) -> tuple[int, str, str]:
         done = subprocess.run(

@@ -7,6 +7,7 @@ import difflib
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +18,10 @@ from tests.conformance.calls import Conversation
 from tests.conformance.crictl import Crictl
 
 _IMAGE = "registry.k8s.io/e2e-test-images/busybox:1.29-2"
-"""critest's default image (cri-tools pkg/framework/util.go), which has httpd, stty and what else is run here."""
+"""critest's default image (cri-tools pkg/framework/util.go), which has httpd and what else is run here."""
+
+_WIDTH = 300
+"""Characters of an outcome that are printed; the report has all of it."""
 
 _CONFIG = """\
 [runtime]
@@ -88,7 +92,7 @@ def _conversation(crictl: Path, endpoints: tuple[str, str], image: str, folder: 
 
 
 def _list(outcomes: frozenset[str]) -> str:
-    return " or ".join(sorted(outcomes)).replace("\n", " ")
+    return " or ".join(textwrap.shorten(each, _WIDTH) for each in sorted(outcomes))
 
 
 def _say(text: str) -> None:
@@ -111,6 +115,7 @@ def main() -> int:
     wants = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="qrm-conformance-") as temporary, _qrm(wants.runtime) as through:
         folder = (wants.keep or Path(temporary)).resolve()
+        folder.mkdir(parents=True, exist_ok=True)
         endpoints = (wants.runtime, through)
         same = True
         if wants.critest:

@@ -25,6 +25,8 @@ def run(critest: Path, endpoint: str, report: Path, more: Sequence[str]) -> Outc
     with report.with_suffix(".log").open("wb") as log:
         command += [f"-ginkgo.json-report={report}", *more]
         subprocess.run(command, stdout=log, stderr=log, cwd=report.parent, check=False)
+    if not report.exists():
+        raise SystemExit(f"{critest} has not run:\n{report.with_suffix('.log').read_text()}")
     return outcomes(report.read_text())
 
 
