@@ -11,7 +11,7 @@ from qrm.shim.http2.frames import ProtocolError
 from qrm.shim.http2.headers import NO_TABLE
 from qrm.shim.http2.limits import Limits
 from qrm.shim.http2.stream import Half
-from qrm.shim.http2.windows import Granted
+from qrm.shim.http2.windows import Granted, widened
 
 log = structlog.get_logger(__name__)
 
@@ -54,6 +54,8 @@ class Sending:
         self.initial_window = frames.DEFAULT_WINDOW
         self.largest = frames.DEFAULT_FRAME
         """Of the peer: its connection's window, its streams' first windows, its largest frame as far as we use it."""
+        self.peer: dict[int, int] = {}
+        """The peer's settings."""
         self.told: dict[int, int] = {}
         """Settings that the peer was told."""
         self.paused = False
@@ -103,6 +105,23 @@ class Sending:
                 if half.sink is not None:
                     half.sink.shifted(change)
 
+    def heed(self, settings: dict[int, int]) -> None:
+        """Take the peer's settings, and acknowledge them. Raises ProtocolError where a window becomes too large."""
+        self.peer |= settings
+        self.largest = min(settings.get(frames.MAX_FRAME_SIZE, self.largest), self.limits.max_frame_bytes)
+        change = settings.get(frames.INITIAL_WINDOW_SIZE, self.initial_window) - self.initial_window
+        self.initial_window += change
+        for half in self.streams.values() if change else ():
+            half.window = widened(half.window, change)
+        self.out.append(frames.SETTINGS_ACK)
+        if change > 0:
+            self.pump()
+
+    def widen(self, increment: int) -> None:
+        """The peer takes more on the connection. Raises ProtocolError where that is too much."""
+        self.send_window = widened(self.send_window, increment)
+        self.pump()
+
     def write_headers(self, stream: int, block: bytes, *, end: bool) -> None:
         """Send a header block."""
         if not self._table_off:
@@ -117,7 +136,8 @@ class Sending:
 
     def credit(self, count: int) -> None:
         """Bytes that the peer has sent are used up."""
-        increment = self.granted.used(count)
+        self.granted.used(count)
+        increment = self.granted.due()
         if increment:
             self.out.append(frames.window_update(0, increment))
 

@@ -223,6 +223,8 @@ class RuntimeSide(Connection):
                 sink.lost()
             elif client is not None and not half.received_end:
                 client.fail(grpc.StatusCode.UNAVAILABLE, "the connection to the container runtime broke")
+            elif client is not None and not client.received_end:
+                client.reset(frames.NO_ERROR, after=True)
 
 
 def carried(source: Connection, limits: Limits) -> dict[int, int]:

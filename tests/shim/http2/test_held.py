@@ -228,23 +228,26 @@ async def test_a_tiny_window_holds_nobody_up(handling: Handling, initial: int) -
 
 
 async def test_a_request_above_the_limit_passes_unseen(handling: Handling) -> None:
-    """With what was collected, and with the runtime's windows from there on."""
+    """With what was collected, and with the windows that both sides have granted each other from there on."""
     rig = made(handling, Limits(max_message_bytes=50_000))
     wire = wrapped(b"x" * 100_000)
     rig.say(rig.runtime, frames.settings({INITIAL: 30_000}))
     rig.kubelet.take()
-    rig.say(rig.kubelet, rig.kubelet.headers(1, request()))
+    rig.say(rig.kubelet, rig.kubelet.headers(1, request()), frames.window_update(1, 777))
     granted = windows(rig, 1, to_runtime=False)
     assert granted > 0
     rig.say(rig.kubelet, data(1, wire[:4]), data(1, wire[4:16000]))
+    assert windows(rig, 1, to_runtime=True) == 777, "kubelet's for the reply"
     headers, *bodies = rig.runtime.take()
     assert headers.fields == request()
     assert payload(bodies) == wire[:16000]
     rig.say(rig.kubelet, *[data(1, wire[each : each + 16000]) for each in range(16000, 96000, 16000)])
-    rig.say(rig.kubelet, data(1, wire[96000:], end=True))
     assert len(payload(rig.runtime.take())) == 14_000
     rig.say(rig.runtime, frames.window_update(1, granted))
     assert windows(rig, 1, to_runtime=False) == 0, "it was granted that before"
+    rig.say(rig.runtime, frames.window_update(1, 5))
+    assert windows(rig, 1, to_runtime=False) == 5
+    rig.say(rig.kubelet, data(1, wire[96000:], end=True))
     assert payload(rig.runtime.take()) == wire[30_000 : frames.DEFAULT_WINDOW]
     rig.say(rig.runtime, frames.window_update(0, 1 << 20))
     assert payload(rig.runtime.take()) == wire[frames.DEFAULT_WINDOW :]
@@ -253,11 +256,16 @@ async def test_a_request_above_the_limit_passes_unseen(handling: Handling) -> No
 
 async def test_a_reply_above_the_limit_passes_unseen(handling: Handling) -> None:
     """kubelet gets it whole; the handler learns that it does not know the outcome, and its answer is not asked for."""
-    rig = made(handling, Limits(max_message_bytes=1000))
+    rig = made(handling, Limits(max_message_bytes=1000), {INITIAL: 100})
     rig.say(rig.kubelet, rig.kubelet.headers(1, request()), data(1, wrapped(b"ask"), end=True))
-    await begun(rig)
+    await until(lambda: bool(handling.seen) and bool(rig.runtime.got))
+    granted = windows(rig, 1, to_runtime=True)
     wire = wrapped(b"y" * 5000)
     rig.say(rig.runtime, rig.runtime.headers(1, REPLY), data(1, wire[:3000]))
+    rig.say(rig.kubelet, frames.window_update(1, granted))
+    assert windows(rig, 1, to_runtime=True) == 0, "it was granted that before"
+    rig.say(rig.kubelet, frames.window_update(1, 5))
+    assert windows(rig, 1, to_runtime=True) == 5
     rig.say(rig.runtime, data(1, wire[3000:]), rig.runtime.headers(1, OK, end=True))
     headers, *bodies, trailers = await ended(rig)
     assert (headers.fields, payload(bodies), trailers.fields) == (REPLY, wire, OK)
@@ -399,6 +407,29 @@ async def test_every_way_to_fail_is_an_error_that_the_handler_sees(handling: Han
     assert not rig.runtimes or not rig.runtime.connection.streams
 
 
+async def test_a_call_that_is_held_while_the_runtime_leaves_goes_to_the_next(handling: Handling) -> None:
+    """Its connection takes no more calls: this one is dialled for, and kubelet's connection ends after it."""
+    gate = asyncio.Event()
+
+    async def waits(exchange: Exchange) -> bytes:
+        await gate.wait()
+        return await exchange.forward(exchange.request)
+
+    handling.does = waits
+    rig = made(handling)
+    rig.say(rig.kubelet, rig.kubelet.headers(1, request()), data(1, wrapped(b"ask"), end=True))
+    rig.say(rig.runtime, frames.goaway(0, 0))
+    assert [frames.read_goaway(frame.payload)[0] for frame in rig.kubelet.take(frames.GOAWAY)] == [1]
+    gate.set()
+    await until(lambda: len(rig.runtimes) == 2)
+    await begun(rig)
+    rig.say(rig.runtime, frames.settings({}))
+    assert rig.runtimes[0].closed
+    answer(rig, 1)
+    assert payload(await ended(rig)) == wrapped(b"done")
+    assert rig.kubelet.closed
+
+
 async def test_a_handler_that_breaks_is_an_internal_error(handling: Handling) -> None:
     """Of this call only."""
 
@@ -414,17 +445,17 @@ async def test_a_handler_that_breaks_is_an_internal_error(handling: Handling) ->
 
 async def test_collecting_is_bounded_over_all_calls_and_ends_nevertheless(handling: Handling) -> None:
     """Above the bound only the oldest is granted more; when it is complete, the next one is."""
-    limits = Limits(max_message_bytes=1 << 20, max_held_bytes=100_000)
+    limits = Limits(max_message_bytes=3 << 20, max_held_bytes=100_000)
     rig = made(handling, limits)
     rig.say(rig.runtime, frames.settings({INITIAL: 1000}))
     rig.kubelet.take()
-    wire = wrapped(b"x" * ((1 << 20) - 5))
+    wire = wrapped(b"x" * ((3 << 20) - 5))
     left = {}
     for stream in (1, 3, 5):
         rig.say(rig.kubelet, rig.kubelet.headers(stream, request()))
         left[stream] = [1000 + windows(rig, stream, to_runtime=False), len(wire)]
     order: list[int] = []
-    for _ in range(400):
+    for _ in range(700):
         for stream, (window, rest) in left.items():
             size = min(window, rest, 16384)
             if size:
@@ -432,7 +463,8 @@ async def test_collecting_is_bounded_over_all_calls_and_ends_nevertheless(handli
             left[stream] = [window - size + windows(rig, stream, to_runtime=False), rest - size]
             if rest and rest == size:
                 order.append(stream)
-    assert sorted(order) == [1, 3, 5], "each complete, whatever the bound"
+        assert rig.link.held_bytes <= 5 << 20, "one message and a window"
+    assert order == [1, 3, 5], "each complete, whatever the bound, and one after the other"
     assert rig.link.held_bytes == 0
     await until(lambda: len(handling.seen) == 3)
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qrm.shim.http2 import frames
+from qrm.shim.http2.headers import NO_TABLE
 from qrm.shim.http2.limits import Limits
 from qrm.shim.http2.link import Link
 from tests.shim.http2.rig import OK, REPLY, REQUEST, Peer, Rig, data, payload
@@ -31,6 +32,7 @@ def test_a_call_passes_as_it_is() -> None:
     rig.say(rig.kubelet, rig.kubelet.headers(1, REQUEST), data(1, b"ask", end=True))
     headers, body = rig.runtime.take()
     assert (headers.stream, headers.fields, headers.end) == (1, REQUEST, False)
+    assert headers.payload.startswith(NO_TABLE), "peers that lower HEADER_TABLE_SIZE have to be told once"
     assert (body.stream, body.payload, body.end) == (1, b"ask", True)
     rig.say(rig.runtime, rig.runtime.headers(1, REPLY), data(1, b"told"), rig.runtime.headers(1, OK, end=True))
     first, body, last = rig.kubelet.take()
@@ -229,6 +231,18 @@ def test_a_slow_runtime_stops_kubelet_and_not_our_memory() -> None:
     assert {frame.stream for frame in got} == {3, 5, 7}
 
 
+@pytest.mark.parametrize("by_kubelet", [True, False])
+def test_what_was_waiting_for_a_stream_that_is_reset_is_given_back(by_kubelet: bool) -> None:
+    """To the connection's window of its sender, time and again."""
+    rig = Rig(limits=Limits(window_bytes=100_000))
+    rig.say(rig.runtime, frames.settings({INITIAL: 0}))
+    for stream in range(1, 41, 2):
+        rig.say(rig.kubelet, rig.kubelet.headers(stream, REQUEST), data(stream, bytes(16000)))
+        rig.say(rig.kubelet if by_kubelet else rig.runtime, frames.rst_stream(stream, frames.CANCEL))
+    assert not rig.kubelet.closed
+    assert rig.link.client.granted.left > 70_000
+
+
 def test_single_bytes_and_empty_frames_cost_no_object_each() -> None:
     """What waits is put together."""
     rig = Rig()
@@ -293,7 +307,7 @@ def test_a_runtime_that_breaks_off_ends_its_calls_and_not_kubelets_connection() 
     """Trailers-only before the first headers, trailers after; a complete answer stays complete; then a new dial."""
     rig = Rig(settings={INITIAL: 2})
     for stream in (1, 3, 5):
-        rig.say(rig.kubelet, rig.kubelet.headers(stream, REQUEST, end=stream != 3))
+        rig.say(rig.kubelet, rig.kubelet.headers(stream, REQUEST, end=stream == 1))
     rig.say(rig.runtime, rig.runtime.headers(3, REPLY), data(3, b"pa"))
     rig.say(
         rig.runtime,
@@ -308,9 +322,10 @@ def test_a_runtime_that_breaks_off_ends_its_calls_and_not_kubelets_connection() 
     assert got[1][b"grpc-status"] == got[3][b"grpc-status"] == b"14"
     assert b":status" in got[1]
     assert b":status" not in got[3]
-    rig.say(rig.kubelet, frames.window_update(5, 10), data(3, b"more"))
-    body, last = rig.kubelet.take(frames.DATA, frames.HEADERS)
-    assert (body.payload, last.fields) == (b"ole", OK)
+    rig.say(rig.kubelet, data(3, b"more"), data(5, b"more"), frames.window_update(5, 10))
+    body, last, reset = rig.kubelet.take(frames.DATA, frames.HEADERS, frames.RST_STREAM)
+    assert (body.payload, last.fields, reset.payload) == (b"ole", OK, bytes(4))
+    assert not rig.runtime.connection.out, "nobody would ever send it"
     rig.say(rig.kubelet, rig.kubelet.headers(7, REQUEST, end=True))
     assert [frame.stream for frame in rig.runtime.take(frames.HEADERS)] == [7]
     assert len(rig.runtimes) == 2
@@ -344,6 +359,27 @@ def test_the_runtimes_goodbye_is_passed_on() -> None:
         rig.say(rig.runtime, rig.runtime.headers(stream, [*REPLY, *OK], end=True))
     assert sorted(frame.stream for frame in rig.kubelet.take(frames.HEADERS)) == [1, 3]
     assert rig.kubelet.closed
+    assert rig.runtime.closed
+
+
+def test_a_runtime_that_breaks_off_after_its_first_goodbye_has_said_the_last() -> None:
+    """kubelet, which was told to begin nothing here, is told what was done."""
+    rig = Rig()
+    opened(rig)
+    rig.say(rig.runtime, frames.goaway(frames.LAST_STREAM, 0))
+    rig.break_off(rig.runtime)
+    assert [frames.read_goaway(frame.payload)[0] for frame in rig.kubelet.got if frame.kind == frames.GOAWAY] == [
+        frames.LAST_STREAM,
+        1,
+    ]
+    assert rig.kubelet.closed
+
+
+def test_header_blocks_without_end_cost_the_connection() -> None:
+    """No window holds them back: behind data that waits, they are not collected for ever."""
+    rig = Rig(settings={INITIAL: 0})
+    opened(rig)
+    rig.say(rig.runtime, data(1, b"x"), *[rig.runtime.headers(1, REPLY) for _ in range(300)])
     assert rig.runtime.closed
 
 
