@@ -41,6 +41,7 @@ class Transport:
         self._acceptors: list[Acceptor] = []
         self._links: set[Link] = set()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._attaching: set[asyncio.Task[None]] = set()
         self._empty = asyncio.Event()
         self._empty.set()
 
@@ -93,7 +94,8 @@ class Transport:
         tasks = [task for task in self._tasks if task is not asyncio.current_task()]
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        # Sockets on their way to their connections are closed there.
+        await asyncio.gather(*tasks, *self._attaching, return_exceptions=True)
 
     async def _emptied(self, seconds: float) -> bool:
         try:
@@ -131,4 +133,6 @@ class Transport:
         self._start(attach(made, link.client, link))
 
     def _start(self, work: Coroutine[None, None, None]) -> None:
-        self.running(asyncio.get_running_loop().create_task(work))
+        task = asyncio.get_running_loop().create_task(work)
+        self._attaching.add(task)
+        task.add_done_callback(self._attaching.discard)
