@@ -34,7 +34,7 @@ def normal(text: str, *, numbers: bool = True) -> str:
         text = json.dumps(_without_placement(json.loads(text)), indent=1, sort_keys=True)
     for pattern, name in _UNSTABLE:
         text = pattern.sub(name, text)
-    return text if numbers else _NUMBER.sub("<number>", text)
+    return text if numbers else _NUMBER.sub("<number>", text).replace("<time>", "<number>")
 
 
 def _without_placement(value: Any) -> Any:
