@@ -199,9 +199,5 @@ class NetworkSection(Section, frozen=True):
 
     rate_mbit: Rate = 0
     """What the node can send and receive; 0: the speed that the device with the default route reports."""
-    classes: dict[str, NetworkClass] = field(default_factory=dict)
-    """By name, beside system, dedicated, shared and reclaimed, unless those are named."""
-
-    def __post_init__(self) -> None:
-        """Add what is not named."""
-        force_setattr(self, "classes", {**_usual(), **self.classes})
+    classes: dict[str, NetworkClass] = field(default_factory=_usual)
+    """By name. Whoever writes classes of his own writes all of them, since their guarantees share the node's rate."""

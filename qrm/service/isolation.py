@@ -9,9 +9,12 @@ from qrm.config import Config, HostSection
 from qrm.enforcement.isolation.dimension import Dimension
 from qrm.enforcement.isolation.io_cost.dimension import IoCostDimension
 from qrm.enforcement.isolation.io_cost.disks import DiskAbsent, Host, resolve
+from qrm.enforcement.isolation.profile import profile_for
 from qrm.enforcement.isolation.rdt.dimension import RdtDimension
 from qrm.enforcement.isolation.traffic.dimension import Traffic
+from qrm.errors import ConfigError
 from qrm.metrics import Metrics
+from qrm.pods.model import QosLevel
 
 
 def dimensions(config: Config, metrics: Metrics) -> Sequence[Dimension]:
@@ -29,6 +32,18 @@ def dimensions(config: Config, metrics: Metrics) -> Sequence[Dimension]:
     # A simulated machine has no network of its own, and must not touch that of the one it is simulated on.
     traffic = [Traffic(config.network)] if host.sysfs == HostSection().sysfs else []
     return [rdt, io_cost, *traffic]
+
+
+def check_classes(config: Config) -> None:
+    """Raise ConfigError where a QoS level's profile names a class of traffic that there is not."""
+    for level in QosLevel if config.isolation.network != "off" else ():
+        name = str(profile_for(level, "", config.profiles).network)
+        if name and name not in config.network.classes:
+            raise ConfigError(
+                f"network.classes: {name} is missing, which the profile {level} names",
+                hint=f"write [network.classes.{name}], or profiles.{level}.network = one of "
+                f"{', '.join(config.network.classes)}",
+            )
 
 
 def disk_number(config: Config) -> Callable[[str], str | None]:

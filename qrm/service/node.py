@@ -35,7 +35,7 @@ from qrm.pods.model import QosLevel
 from qrm.pods.request import QosDefaults
 from qrm.pods.source import PodSource
 from qrm.service import logs
-from qrm.service.isolation import dimensions, disk_number
+from qrm.service.isolation import check_classes, dimensions, disk_number
 from qrm.shim.context import Context
 from qrm.topology.sysfs import read_machine
 from qrm.upkeep.cycle import Upkeep
@@ -121,6 +121,7 @@ class Node:
 
     async def prepare(self) -> None:
         """Bring about what isolates pods, as far as it is the node's; raises NotEnforced as the modes say."""
+        check_classes(self.config)
         self.files.check()
         await self.enforcer.prepare()
 
