@@ -1,6 +1,6 @@
 """Inside the guest: what pods find of their isolation as they begin, with qrm before a real containerd.
 
-    python -m tests.guest.inside.isolation
+    python -m tests.guest.inside.isolation PODS
 
 Prints what it finds as NAME=VALUE; test_isolation.py judges. `NAME.first` is what a container's first command found of
 itself, `NAME.exec` what a command found that was run in it later: one line of FILE:VALUE.
@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterable
@@ -31,12 +31,12 @@ from qrm.service.serve import running
 from tests.guest.inside.pinning import LEVEL, PATIENCE, say
 from tests.support import MIB, config, until, wait_ready
 
-PODS, TIMES = int(os.environ.get("PODS", 5)), int(os.environ.get("TIMES", 10))
-"""Pods one after the other, and the containers of each."""
+TIMES = 5
+"""Containers of a pod, one born after the other."""
 RESCTRL = Path("/sys/fs/resctrl")
 SETTINGS = """
 [upkeep]
-drift_seconds = 1
+drift_seconds = 3
 [profiles.reclaimed_cores]
 memory_high = "75%"
 [profiles.dedicated_cores]
@@ -150,9 +150,9 @@ async def tell_drift(story: Story, batch: RunningPod) -> None:
         assert path is not None
         path.write_text(value)
 
-    await asyncio.sleep(3)  # whatever was still to be put right after the last pod
+    await asyncio.sleep(6)  # whatever was still to be put right after the last pod
     calm = story.repairs()
-    await asyncio.sleep(4)
+    await asyncio.sleep(8)
     say("steady", story.repairs() == calm)
     for name, value, cause in (
         ("memory.high", "max", "cgroup/memory.high"),
@@ -177,10 +177,10 @@ async def tell_drift(story: Story, batch: RunningPod) -> None:
     number = Path("/sys/block/nullb0/dev").read_text().strip()
     Path("/sys/fs/cgroup/io.cost.qos").write_text(f"{number} enable=0\n")
     await story.repaired("io.cost", "io_cost/qos")
-    await asyncio.sleep(3)
+    await asyncio.sleep(6)
     await story.look("batch.repaired", batch.containers["c0"])
     calm = story.repairs()
-    await asyncio.sleep(4)
+    await asyncio.sleep(8)
     say("steady.again", story.repairs() == calm)
 
 
@@ -205,7 +205,7 @@ def files_of(started: RunningPod) -> dict[str, str]:
     return {name: (path.parent / name).read_text() for name in (*names, "io.max", "cpuset.cpus.effective")}
 
 
-async def main() -> None:
+async def main(pods_of_batch: int) -> None:
     """Containerd, qrm, kubelet, and the story; then the node without qrm, and the same pods without it."""
     begun = time.monotonic()
     run("mount", "-t", "resctrl", "resctrl", str(RESCTRL))
@@ -223,7 +223,7 @@ async def main() -> None:
                     story = Story(node, kubelet, settings)
                     pods = [await story.start(pod("db", "dedicated_cores", cpus=2))]
                     pods.append(await story.start(pod("web", "shared_cores")))
-                    pods += [await story.again_and_again(number) for number in range(PODS)]
+                    pods += [await story.again_and_again(number) for number in range(pods_of_batch)]
                     say("seconds.born", round(time.monotonic() - begun))
                     for each in pods[:3]:
                         await story.explain(each)
@@ -243,4 +243,4 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    asyncio.run(main(int(sys.argv[1])))
