@@ -65,13 +65,15 @@ def cli(context: click.Context, socket: Path) -> None:
 @config_option
 def serve(config_file: Path | None) -> None:
     """Run the service, until SIGTERM. SIGHUP reads FILE again."""
+    import uvloop
+
     from qrm.service import logs
     from qrm.service.serve import serve as run_service
 
     config = read_config(config_file)
     logs.configure(config.log)
     try:
-        asyncio.run(run_service(config, source=config_file))
+        uvloop.run(run_service(config, source=config_file))
     except OSError as error:
         raise QrmError(f"cannot serve: {error}", hint="qrm serve needs root, and paths that it can write") from error
 

@@ -35,8 +35,9 @@ class ShimSection(Section, frozen=True):
     """Where the qrm command connects; mode 0600."""
     pod_resources_socket: str = "/run/qrm/pod-resources.sock"
     """Where agents read who holds what, as from kubelet's PodResources (v1, with Katalyst's fields); mode 0600."""
-    max_message_bytes: Annotated[int, Meta(ge=4 << 20, le=(1 << 31) - 1)] = 64 << 20
-    """The largest CRI message in bytes. kubelet and containerd end at 16 MiB; the margin costs nothing."""
+    max_message_bytes: Annotated[int, Meta(ge=4 << 20, le=(1 << 31) - 1)] = 16 << 20
+    """The largest message in bytes of a call that qrm looks at; larger ones pass unseen. kubelet and containerd end at
+    16 MiB themselves. What qrm does not look at has no limit."""
     budget_seconds: Positive = 10.0
     """How long qrm may think about one call before its fail policy applies; kubelet waits for 120 s."""
 

@@ -21,6 +21,8 @@ from qrm.wire import cri_pb2 as cri
 SERVICE = "/runtime.v1.RuntimeService/"
 TIMEOUT = 30.0
 """Seconds for one of our calls; kubelet allows two minutes for its own."""
+MAX_MESSAGE = 64 << 20
+"""Bytes of the longest reply. The runtime itself ends at 16 MiB; the margin costs nothing."""
 
 Reply = TypeVar("Reply", bound=Message)
 

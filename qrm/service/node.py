@@ -27,7 +27,7 @@ from qrm.enforcement.isolation.enforcer import Enforcer
 from qrm.enforcement.locks import ContainerLocks
 from qrm.enforcement.processes import Processes
 from qrm.enforcement.pushes import Pusher
-from qrm.enforcement.runtime import RuntimeClient
+from qrm.enforcement.runtime import MAX_MESSAGE, RuntimeClient
 from qrm.ledger.store import Ledger, open_ledger
 from qrm.metrics import Metrics
 from qrm.pods.kubelet import KubeletPods
@@ -63,10 +63,8 @@ class Node:
         alignment = Alignment(Policy(topology.policy), topology.aligned, whole_pod=topology.scope == "pod")
         self.planner = Planner(machine, load_allocators(config.allocators), alignment)
         self.book = Book(self.planner, ledger)
-        self.channel = open_channel(config.runtime.endpoint, config.shim.max_message_bytes)
-        # A channel of our own: a big reply on its way to kubelet never delays a push.
-        self.own_channel = open_channel(config.runtime.endpoint, config.shim.max_message_bytes)
-        self.runtime = RuntimeClient(self.own_channel)
+        self.channel = open_channel(config.runtime.endpoint, MAX_MESSAGE)
+        self.runtime = RuntimeClient(self.channel)
         self.crew = Crew(
             lambda: machine,
             local=[each.resource for each in self.planner.allocators],
@@ -186,7 +184,6 @@ async def build(config: Config, metrics: Metrics) -> AsyncIterator[Node]:
                 node.kubelet.close()
             node.enforcer.close()
             await node.crew.close()
-            await node.own_channel.close()
             await node.channel.close()
     finally:
         ledger.close()

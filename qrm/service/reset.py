@@ -14,7 +14,7 @@ from qrm.enforcement.channel import open_channel
 from qrm.enforcement.isolation.containers import ContainerFiles
 from qrm.enforcement.isolation.dimension import NotEnforced
 from qrm.enforcement.processes import Processes
-from qrm.enforcement.runtime import RuntimeClient
+from qrm.enforcement.runtime import MAX_MESSAGE, RuntimeClient
 from qrm.ledger.store import open_ledger
 from qrm.service.api import ResetReport
 from qrm.service.giving_back import Giver, Own
@@ -35,7 +35,7 @@ async def reset(config: Config) -> ResetReport:
     """
     machine = read_machine(Path(config.host.sysfs))
     with only_instance(_lock_path(config)):
-        channel = open_channel(config.runtime.endpoint, config.shim.max_message_bytes)
+        channel = open_channel(config.runtime.endpoint, MAX_MESSAGE)
         runtime = RuntimeClient(channel)
         processes = Processes(runtime, Cgroups(Path(config.host.cgroup), Path(config.host.proc)))
         files = ContainerFiles(config.isolation, config.profiles, processes, disk_number(config))

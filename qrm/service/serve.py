@@ -11,7 +11,7 @@ from pathlib import Path
 import structlog
 
 from qrm import __version__
-from qrm.config import Config, load
+from qrm.config import Config, load, socket_path
 from qrm.errors import ConfigError
 from qrm.metrics import Metrics
 from qrm.service.admin import admin_socket
@@ -19,10 +19,10 @@ from qrm.service.metrics_page import metrics_page
 from qrm.service.node import Node, build
 from qrm.service.notify import notify, watchdog
 from qrm.service.pod_resources import pod_resources_socket
-from qrm.service.sockets import only_instance, private_name, publish
+from qrm.service.sockets import listening, only_instance
 from qrm.service.tasks import guarded, periodic
 from qrm.shim.handlers import make_handlers
-from qrm.shim.transport import make_server
+from qrm.shim.transport import Limits, Transport
 
 log = structlog.get_logger(__name__)
 
@@ -94,21 +94,15 @@ async def _tasks(node: Node) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def _listening(node: Node, public: Path) -> AsyncIterator[None]:
-    """The shim's server on its socket; on the way out, calls under way may finish."""
-    server = make_server(
-        node.channel,
-        make_handlers(node.context),
-        node.metrics,
-        max_message_bytes=node.config.shim.max_message_bytes,
-    )
-    private = private_name(public)
-    server.add_insecure_port(f"unix:{private}")
-    await server.start()
-    publish(private, public)
+    """The shim on its socket; on the way out, calls under way may finish."""
+    limits = Limits(max_message_bytes=node.config.shim.max_message_bytes)
+    runtime = socket_path(node.config.runtime.endpoint)
+    transport = Transport(runtime, make_handlers(node.context), node.metrics, limits)
+    await transport.listen(listening(public))
     try:
         yield
     finally:
-        await server.stop(DRAIN_SECONDS)
+        await transport.drain(DRAIN_SECONDS)
 
 
 def _stop_signals(reload: Callable[[], None]) -> asyncio.Event:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,9 @@ from qrm.errors import QrmError
 
 _LONGEST = 107
 """Bytes that fit into sockaddr_un's sun_path with its closing zero (unix(7))."""
+
+_BACKLOG = 4096
+"""Connections that may wait to be accepted; the kernel's own limit is net.core.somaxconn, 4096 since Linux 5.4."""
 
 
 class AlreadyRunning(QrmError):
@@ -62,3 +66,21 @@ def publish(private: Path, public: Path) -> None:
     """Let the socket that is bound at `private` appear at `public`, for its owner only."""
     private.chmod(0o600)
     private.rename(public)
+
+
+def listening(public: Path) -> socket.socket:
+    """A socket at `public` that listens, for its owner only, in place of any that was there.
+
+    Raises:
+        QrmError, OSError: it cannot be made.
+    """
+    private = private_name(public)
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        made.bind(str(private))
+        made.listen(_BACKLOG)
+        publish(private, public)
+    except BaseException:
+        made.close()
+        raise
+    return made

@@ -1,0 +1,230 @@
+"""A stream as it exists on one connection, its other half on the other one, and what waits to be sent on it."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Protocol
+
+import grpc
+
+from qrm.shim.http2 import frames
+from qrm.shim.http2.headers import Headers
+from qrm.shim.http2.status import trailers, trailers_only
+
+if TYPE_CHECKING:
+    from qrm.shim.http2.connection import Connection
+
+
+class Call:
+    """What is counted of a call."""
+
+    __slots__ = ("code", "path", "started")
+
+    def __init__(self, path: bytes, started: float) -> None:
+        self.path = path
+        self.started = started
+        self.code: grpc.StatusCode | None = None
+        """How it ended; None where nobody has said."""
+
+
+class Sink(Protocol):
+    """Takes what a peer sends on a stream that is not passed on."""
+
+    def headers(self, headers: Headers, *, end: bool) -> None:
+        """A header block."""
+
+    def data(self, payload: bytes, flow: int, *, end: bool) -> None:
+        """DATA without its padding; `flow` is what it took of the stream's window."""
+
+    def reset(self, error: int) -> None:
+        """The peer gave the stream up; nothing can be sent on it any more."""
+
+    def lost(self) -> None:
+        """The connection is gone."""
+
+    def shifted(self, change: int) -> None:
+        """The peer was told another initial window size."""
+
+
+class _Waiting:
+    """Something to be sent once windows allow."""
+
+    __slots__ = ("data", "end", "headers", "sender")
+
+    def __init__(self, data: memoryview, headers: Headers | None, sender: Connection | None, *, end: bool) -> None:
+        self.data = data
+        self.headers = headers
+        self.sender = sender
+        """Whose connection window is given back as the data leaves; None where that is done."""
+        self.end = end
+
+
+_NOTHING = memoryview(b"")
+
+
+class Half:
+    """One stream on one connection."""
+
+    __slots__ = (
+        "ahead",
+        "call",
+        "connection",
+        "granted",
+        "headers_sent",
+        "id",
+        "other",
+        "queue",
+        "received_end",
+        "reset_after",
+        "sent_end",
+        "sink",
+        "window",
+    )
+
+    def __init__(self, connection: Connection, number: int, call: Call) -> None:
+        self.connection = connection
+        self.id = number
+        self.call = call
+        self.other: Half | None = None
+        """Where everything goes that the peer sends; None while that is the sink's."""
+        self.sink: Sink | None = None
+        self.window = connection.initial_window
+        """What the peer lets us send."""
+        self.granted = 0
+        """What the peer has added to the window and the other half's peer was not told."""
+        self.ahead = 0
+        """What the other half's peer was granted before this one's peer has: its next updates are not passed on."""
+        self.queue: deque[_Waiting] = deque()
+        self.received_end = False
+        self.sent_end = False
+        self.headers_sent = False
+        self.reset_after: int | None = None
+        """RST_STREAM to be sent after the queue."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether the connection has forgotten it."""
+        return self.connection.streams.get(self.id) is not self
+
+    def pass_to(self, other: Half) -> None:
+        """From now on what either peer sends goes to the other, window updates too.
+
+        What was granted on behalf of a peer before is settled: neither may end up with more than the other gave.
+        """
+        self.other, other.other = other, self
+        self.sink = other.sink = None
+        for one, opposite in ((self, other), (other, self)):
+            due = one.granted - one.ahead
+            one.granted, one.ahead = 0, max(-due, 0)
+            if due > 0 and not opposite.received_end:
+                opposite.connection.out.append(frames.window_update(opposite.id, due))
+
+    def send_headers(self, headers: Headers, *, end: bool) -> None:
+        """Send a header block after all that was to be sent before."""
+        if not headers.informational:
+            self.headers_sent = True
+        if self.queue:
+            self.queue.append(_Waiting(_NOTHING, headers, None, end=end))
+            return
+        self.connection.write_headers(self.id, headers.block, end=end)
+        if end:
+            self._ended()
+
+    def send_data(self, data: bytes, *, end: bool, sender: Connection | None = None) -> None:
+        """Send bytes as fast as the peer lets us; `sender`'s window is given back as they leave."""
+        self.queue.append(_Waiting(memoryview(data), None, sender, end=end))
+        self.pump()
+
+    def pump(self) -> None:
+        """Send what windows allow of what waits."""
+        queue, connection = self.queue, self.connection
+        while queue:
+            if queue[0].headers is not None:
+                waiting = queue.popleft()
+                connection.write_headers(self.id, queue_headers(waiting).block, end=waiting.end)
+            elif self._send_some(queue[0]):
+                waiting = queue.popleft()
+            else:
+                connection.blocked[self] = None
+                return
+            if waiting.end:
+                self._ended()
+        connection.blocked.pop(self, None)
+        if self.reset_after is not None and not self.closed:
+            connection.write_reset(self, self.reset_after)
+
+    def _send_some(self, waiting: _Waiting) -> bool:
+        """Send of one item; whether all of it is sent."""
+        connection = self.connection
+        unflushed = 0
+        while True:
+            size = len(waiting.data)
+            count = max(min(size, self.window, connection.send_window, connection.largest), 0)
+            if (size and not count) or connection.paused or connection.closed:
+                return False
+            unflushed += count
+            if unflushed > connection.limits.buffer_bytes:
+                connection.flush()
+                unflushed = 0
+                continue
+            last = count == size
+            flags = frames.END_STREAM if last and waiting.end else 0
+            connection.out += (frames.head(count, frames.DATA, flags, self.id), bytes(waiting.data[:count]))
+            self.window -= count
+            connection.send_window -= count
+            if waiting.sender is not None:
+                waiting.sender.credit(count)
+            if last:
+                return True
+            waiting.data = waiting.data[count:]
+
+    def reset(self, error: int) -> None:
+        """End the stream at its peer: at once where it is broken off, after what waits where all has been said."""
+        if self.closed:
+            return
+        if self.queue and self.other is not None and self.other.received_end:
+            self.reset_after = error
+            return
+        self.discard()
+        self.connection.write_reset(self, error)
+
+    def discard(self) -> None:
+        """Throw away what waits."""
+        for waiting in self.queue:
+            if waiting.sender is not None:
+                waiting.sender.credit(len(waiting.data))
+        self.queue.clear()
+        self.connection.blocked.pop(self, None)
+
+    def fail(self, code: grpc.StatusCode, details: str) -> None:
+        """End the call at the client with a status of ours, after what the runtime has said so far."""
+        if self.closed or self.sent_end:
+            return
+        self.call.code = code
+        self.finish(Headers(trailers(code, details) if self.headers_sent else trailers_only(code, details)))
+
+    def finish(self, last: Headers) -> None:
+        """Send the last headers; a client that has more to say is told to keep it (RFC 9113, 8.1)."""
+        self.send_headers(last, end=True)
+        if not self.closed:
+            if self.queue:
+                self.reset_after = frames.NO_ERROR
+            else:
+                self.connection.write_reset(self, frames.NO_ERROR)
+
+    def peer_ended(self) -> None:
+        """The peer has said all."""
+        self.received_end = True
+        if self.sent_end:
+            self.connection.forget(self)
+
+    def _ended(self) -> None:
+        self.sent_end = True
+        if self.received_end:
+            self.connection.forget(self)
+
+
+def queue_headers(waiting: _Waiting) -> Headers:
+    """The headers of an item that is some."""
+    assert waiting.headers is not None
+    return waiting.headers
