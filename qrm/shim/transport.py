@@ -16,7 +16,8 @@ from qrm.shim.exchange import Handler, Handlers
 from qrm.shim.http2.counting import Counting
 from qrm.shim.http2.edge import Acceptor, attach, connect
 from qrm.shim.http2.limits import Limits
-from qrm.shim.http2.link import Link, RuntimeSide
+from qrm.shim.http2.link import Link
+from qrm.shim.http2.sides import RuntimeSide
 from qrm.shim.http2.stream import Call
 
 __all__ = ["Limits", "Transport"]

@@ -1,74 +1,33 @@
-"""One HTTP/2 connection: its frames, its windows, its streams. It knows no sockets; what is to be sent is in `out`.
+"""One HTTP/2 connection: what its peer sends.
 
-What a peer sends on a stream goes to the stream's other half, on another connection, or to its sink.
+On a stream that goes to the stream's other half, on another connection, or to its sink.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from qrm.shim.http2 import frames
 from qrm.shim.http2.frames import ProtocolError
-from qrm.shim.http2.headers import NO_TABLE, HeaderDecoder, Headers
+from qrm.shim.http2.headers import HeaderDecoder, Headers
 from qrm.shim.http2.limits import Limits
+from qrm.shim.http2.sending import Sending
 from qrm.shim.http2.stream import Half
-from qrm.shim.http2.windows import Granted, widened
+from qrm.shim.http2.windows import widened
 
 
-_DEFAULTS = {
-    frames.INITIAL_WINDOW_SIZE: frames.DEFAULT_WINDOW,
-    frames.MAX_FRAME_SIZE: frames.DEFAULT_FRAME,
-}
-"""Settings that need not be told."""
-
-
-class Wire(Protocol):
-    """The socket under a connection."""
-
-    def write(self, data: bytes) -> None:
-        """Send, later if need be."""
-
-    def waiting(self) -> int:
-        """Bytes that were not sent yet."""
-
-    def close(self) -> None:
-        """Send what is to be sent, for a moment, and close."""
-
-    def read(self, *, on: bool) -> None:
-        """Go on reading, or pause."""
-
-
-class Connection:
-    """What both sides have in common."""
+class Connection(Sending):
+    """What kubelet's and the runtime's have in common."""
 
     def __init__(self, limits: Limits) -> None:
-        self.limits = limits
-        self.wire: Wire | None = None
-        self.out: list[bytes | bytearray] = []
-        self.streams: dict[int, Half] = {}
-        self.blocked: dict[Half, None] = {}
-        """Streams with something to send that a window keeps back, the longest waiting first."""
+        super().__init__(limits)
         self.last = 0
         """The highest stream so far."""
-        self.send_window = frames.DEFAULT_WINDOW
-        self.initial_window = frames.DEFAULT_WINDOW
-        self.largest = frames.DEFAULT_FRAME
-        """Of the peer: its connection's window, its streams' first windows, its largest frame."""
         self.peer: dict[int, int] = {}
         """The peer's settings."""
-        self.told: dict[int, int] = {}
-        """Settings that the peer was told."""
-        self.paused = False
-        """Whether the socket takes nothing more for now."""
-        self.closed = False
-        self._frame_limit = frames.DEFAULT_FRAME
-        self._granted = Granted(frames.DEFAULT_WINDOW, limits.window_bytes, limits.window_bytes * 3 // 4)
         self._decoder = HeaderDecoder(limits.max_header_bytes)
         self._rest = bytearray()
         self._greeted = False
         self._block: tuple[int, int, bytearray] | None = None
         """A header block that is to be continued: stream, flags, what there is of it."""
-        self._table_off = False
         self._take = (
             self._on_data,
             self._on_headers,
@@ -84,18 +43,15 @@ class Connection:
 
     # What differs between the two sides.
 
-    def opening(self, stream: int, headers: Headers, *, end: bool) -> None:
+    def opening(self, stream: int, headers: Headers, /, *, end: bool) -> None:
         """A header block on a stream that is not open. Raises ProtocolError."""
         raise NotImplementedError
 
     def relayed(self, half: Half, headers: Headers, *, end: bool) -> None:
         """A header block of an open stream is passed on: look at it."""
 
-    def forgotten(self, half: Half) -> None:
-        """A stream has ended."""
-
     def was_reset(self, half: Half, error: int) -> None:
-        """The peer has given a stream up, which is forgotten."""
+        """The peer has given a stream up, or has to."""
         raise NotImplementedError
 
     def peer_settings(self) -> None:
@@ -113,100 +69,14 @@ class Connection:
     def pinged_back(self, payload: bytes) -> None:
         """The answer to a PING of ours."""
 
-    def lost(self) -> None:
-        """The connection is gone: end all that depends on it."""
-        raise NotImplementedError
+    def preface(self, _data: bytes | bytearray) -> int:
+        """Where frames begin. Raises ProtocolError."""
+        return 0
 
-    # Sending.
-
-    def start(self, settings: dict[int, int]) -> None:
-        """Send our first SETTINGS, and the connection's window."""
-        self.told = {}
-        self.tell(settings)
-        increment = self._granted.grant()
-        if increment:
-            self.out.append(frames.window_update(0, increment))
-
-    def tell(self, settings: dict[int, int]) -> None:
-        """Send settings that the peer does not know yet; the first time in any case."""
-        news = {name: value for name, value in settings.items() if self.told.get(name, _DEFAULTS.get(name)) != value}
-        if not news and self.told:
-            return
-        before = self.told_window
-        self.told = {**self.told, **news}
-        self._frame_limit = max(self._frame_limit, self.told.get(frames.MAX_FRAME_SIZE, 0))
-        self.out.append(frames.settings(news))
-        change = self.told_window - before
-        if change:
-            for half in list(self.streams.values()):
-                if half.sink is not None:
-                    half.sink.shifted(change)
-
-    @property
-    def told_window(self) -> int:
-        """The initial window size that the peer was told."""
-        return self.told.get(frames.INITIAL_WINDOW_SIZE, frames.DEFAULT_WINDOW)
-
-    def write_headers(self, stream: int, block: bytes, *, end: bool) -> None:
-        """Send a header block."""
-        if not self._table_off:
-            self._table_off = True
-            block = NO_TABLE + block
-        self.out.append(frames.header_frames(stream, block, end=end, largest=self.largest))
-
-    def write_reset(self, half: Half, error: int) -> None:
-        """Send RST_STREAM and forget the stream."""
-        self.out.append(frames.rst_stream(half.id, error))
-        self.forget(half)
-
-    def credit(self, count: int) -> None:
-        """Bytes that the peer has sent are used up."""
-        increment = self._granted.used(count)
-        if increment:
-            self.out.append(frames.window_update(0, increment))
-
-    def forget(self, half: Half) -> None:
-        """A stream has ended."""
-        if self.streams.pop(half.id, None) is not None:
-            self.forgotten(half)
-
-    def pump(self) -> None:
-        """Send what waits, as far as windows allow now; the next time others are first."""
-        for half in list(self.blocked):
-            if self.send_window <= 0 or self.paused:
-                return
-            self.blocked.pop(half, None)
-            half.pump()
-
-    def flush(self) -> None:
-        """Hand `out` to the socket, if there is one already."""
-        wire = self.wire
-        if wire is None or not self.out:
-            return
-        data = b"".join(self.out)
-        self.out.clear()
-        wire.write(data)
-        if self.paused and wire.waiting() > 8 * self.limits.buffer_bytes:
-            self.close(ProtocolError(frames.ENHANCE_YOUR_CALM, "answers are not read"))
-
-    def close(self, error: ProtocolError | None = None) -> None:
-        """End the connection; a peer that broke the protocol is told so."""
-        if self.closed:
-            return
-        self.closed = True
-        if error is not None:
-            self.out.append(frames.goaway(self.last, error.code, error.reason.encode(errors="replace")[:256]))
-        if self.wire is not None:
-            if self.out:
-                self.wire.write(b"".join(self.out))
-            self.wire.close()
-        self.out.clear()
-        self.lost()
-
-    # Receiving.
+    # Frames.
 
     def receive(self, data: bytes) -> None:
-        """Take what the socket has read. Raises nothing: a peer's mistake ends its connection."""
+        """Take what the socket has read. A peer's mistake raises nothing, but ends its connection."""
         if self.closed:
             return
         try:
@@ -220,18 +90,18 @@ class Connection:
         if rest:
             rest += fresh
             data = rest
-        position, end = self._preface(data), len(data)
+        position, end = self.preface(data), len(data)
         while end - position >= frames.HEAD:
             high, low, kind, flags, stream = frames.unpack_head(data, position)
-            stop = position + frames.HEAD + (high << 8 | low)
+            size = high << 8 | low
+            if size > self.frame_limit:
+                raise ProtocolError(frames.FRAME_SIZE_ERROR, f"frame of {size} bytes")
+            stop = position + frames.HEAD + size
             if stop > end:
-                if stop - position > frames.HEAD + self._frame_limit:
-                    raise ProtocolError(frames.FRAME_SIZE_ERROR, f"frame of {high << 8 | low} bytes")
                 break
-            if kind == frames.DATA:
-                self._on_frame_of_data(flags, stream & frames.LAST_STREAM, data, position, stop)
-            else:
-                self._on_frame(kind, flags, stream & frames.LAST_STREAM, bytes(data[position + frames.HEAD : stop]))
+            stream &= frames.LAST_STREAM
+            if kind or not self._pass(flags, stream, data, position, stop):
+                self._on_frame(kind, flags, stream, bytes(data[position + frames.HEAD : stop]))
             if self.closed:
                 return
             position = stop
@@ -240,39 +110,32 @@ class Connection:
         elif position < end:
             rest += data[position:]
 
-    def _preface(self, _data: bytes | bytearray) -> int:
-        """Where frames begin."""
-        return 0
-
-    def _on_frame_of_data(self, flags: int, stream: int, data: bytes | bytearray, start: int, stop: int) -> None:
-        """DATA; mostly passed on as it is."""
+    def _pass(self, flags: int, stream: int, data: bytes | bytearray, start: int, stop: int) -> bool:
+        """Pass a frame of DATA on as it is; whether that could be done."""
         half = self.streams.get(stream)
-        size = stop - start - frames.HEAD
-        if half is not None and self._block is None and not half.received_end and size <= self._frame_limit:
-            other = half.other
-            if other is not None and not other.queue and not other.sent_end:
-                to = other.connection
-                if size <= other.window and size <= to.send_window and size <= to.largest:
-                    self._granted.take(size)
-                    if self._granted.left < 0:
-                        raise ProtocolError(frames.FLOW_CONTROL_ERROR, "more data than the connection's window")
-                    other.window -= size
-                    to.send_window -= size
-                    if stream == other.id:
-                        to.out.append(data[start:stop])
-                    else:
-                        to.out.append(frames.head(size, frames.DATA, flags, other.id))
-                        to.out.append(data[start + frames.HEAD : stop])
-                    self.credit(size)
-                    if flags & frames.END_STREAM:
-                        other._ended()
-                        half.peer_ended()
-                    return
-        self._on_frame(frames.DATA, flags, stream, bytes(data[start + frames.HEAD : stop]))
+        if half is None or half.received_end or flags & frames.PADDED or self._block is not None:
+            return False
+        other = half.other
+        if other is None or other.queue or other.sent_end:
+            return False
+        to, size = other.connection, stop - start - frames.HEAD
+        if size > other.window or size > to.send_window or size > to.largest:
+            return False
+        self._take_flow(size)
+        other.window -= size
+        to.send_window -= size
+        if stream == other.id:
+            to.out.append(data[start:stop])
+        else:
+            to.out.append(frames.head(size, frames.DATA, flags, other.id))
+            to.out.append(data[start + frames.HEAD : stop])
+        self.credit(size)
+        if flags & frames.END_STREAM:
+            other.all_sent()
+            half.peer_ended()
+        return True
 
     def _on_frame(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
-        if len(payload) > self._frame_limit:
-            raise ProtocolError(frames.FRAME_SIZE_ERROR, f"frame of {len(payload)} bytes")
         if self._block is not None and kind != frames.CONTINUATION:
             raise ProtocolError(frames.PROTOCOL_ERROR, "a header block is not continued")
         if not self._greeted and (kind != frames.SETTINGS or flags & frames.ACK):
@@ -280,9 +143,9 @@ class Connection:
         if kind < len(self._take):
             self._take[kind](flags, stream, payload)
         else:
-            self.unknown(kind, flags, stream, payload)
+            self._on_unknown(kind, flags, stream, payload)
 
-    def unknown(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
+    def _on_unknown(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
         """A frame of a type that HTTP/2 leaves to extensions is passed on with its stream or connection."""
         half = self.streams.get(stream)
         opposite = self.opposite()
@@ -291,44 +154,48 @@ class Connection:
         elif not stream and opposite is not None:
             opposite.out.append(frames.frame(kind, flags, 0, payload))
 
+    # DATA.
+
+    def _take_flow(self, size: int) -> None:
+        self.granted.take(size)
+        if self.granted.left < 0:
+            raise ProtocolError(frames.FLOW_CONTROL_ERROR, "more data than the connection's window")
+
     def _on_data(self, flags: int, stream: int, payload: bytes) -> None:
         """DATA that is not passed on as it is."""
         half, flow, end = self.streams.get(stream), len(payload), bool(flags & frames.END_STREAM)
-        self._granted.take(flow)
-        if self._granted.left < 0:
-            raise ProtocolError(frames.FLOW_CONTROL_ERROR, "more data than the connection's window")
+        self._take_flow(flow)
         if flags & frames.PADDED:
             payload = frames.unpadded(payload)
         if half is None:
-            self._check_closed(stream)
+            self.check_closed(stream)
         elif half.received_end:
             self._break_off(half, frames.STREAM_CLOSED)
-        elif half.other is not None:
+        elif half.other is not None and not half.other.sent_end:
             self._relay_data(half, half.other, payload, flow, end=end)
             return
-        elif half.sink is not None:
-            half.sink.data(payload, flow, end=end)
+        else:
+            if half.sink is not None:
+                half.sink.data(payload, flow, end=end)
             if end:
                 half.peer_ended()
         self.credit(flow)
 
     def _relay_data(self, half: Half, other: Half, payload: bytes, flow: int, *, end: bool) -> None:
         """Let DATA wait for the other side's windows, without its padding, which is given back at once."""
-        if other.sent_end:
-            self.credit(flow)
-        else:
-            padding = flow - len(payload)
-            if padding:
-                self.credit(padding)
-                if not end:
-                    self.out.append(frames.window_update(half.id, padding))
+        padding = flow - len(payload)
+        if padding:
+            self.credit(padding)
+            if not end:
+                self.out.append(frames.window_update(half.id, padding))
+        if payload or end:
             other.send_data(payload, end=end, sender=self)
         if end:
             half.peer_ended()
 
-    def _check_closed(self, stream: int) -> None:
+    def check_closed(self, stream: int) -> None:
         """What comes for a stream that has ended is dropped; one that never was is an error."""
-        if not stream or stream > self.last or not stream & 1:
+        if not stream & 1 or stream > self.last:
             raise ProtocolError(frames.PROTOCOL_ERROR, f"frame on stream {stream}, which was never opened")
 
     def _break_off(self, half: Half, error: int) -> None:
@@ -337,13 +204,15 @@ class Connection:
         self.was_reset(half, error)
         self.write_reset(half, error)
 
+    # Header blocks.
+
     def _on_headers(self, flags: int, stream: int, payload: bytes) -> None:
         if flags & frames.PADDED:
             payload = frames.unpadded(payload)
         if flags & frames.HAS_PRIORITY:
-            if len(payload) < 5:
+            if len(payload) < frames.PRIORITY_SIZE:
                 raise ProtocolError(frames.FRAME_SIZE_ERROR, "HEADERS shorter than its priority")
-            payload = payload[5:]
+            payload = payload[frames.PRIORITY_SIZE :]
         if flags & frames.END_HEADERS:
             self._on_block(stream, payload, end=bool(flags & frames.END_STREAM))
         else:
@@ -365,22 +234,25 @@ class Connection:
         half = self.streams.get(stream)
         if half is None:
             self.opening(stream, headers, end=end)
-        elif half.received_end:
+            return
+        if half.received_end:
             self._break_off(half, frames.STREAM_CLOSED)
-        else:
-            other = half.other
-            if other is not None:
-                self.relayed(half, headers, end=end)
-                if not other.sent_end:
-                    other.send_headers(headers, end=end)
-            elif half.sink is not None:
-                half.sink.headers(headers, end=end)
-            if end:
-                half.peer_ended()
+            return
+        other = half.other
+        if other is not None:
+            self.relayed(half, headers, end=end)
+            if not other.sent_end:
+                other.send_headers(headers, end=end)
+        elif half.sink is not None:
+            half.sink.headers(headers, end=end)
+        if end:
+            half.peer_ended()
+
+    # The others.
 
     def _on_priority(self, _flags: int, stream: int, payload: bytes) -> None:
         """Nobody heeds it any more (RFC 9113, 5.3.2)."""
-        if len(payload) != 5:
+        if len(payload) != frames.PRIORITY_SIZE:
             raise ProtocolError(frames.FRAME_SIZE_ERROR, f"PRIORITY of {len(payload)} bytes")
         if not stream:
             raise ProtocolError(frames.PROTOCOL_ERROR, "PRIORITY on stream 0")
@@ -389,13 +261,13 @@ class Connection:
         error = frames.word(payload, "RST_STREAM")
         half = self.streams.get(stream)
         if half is None:
-            self._check_closed(stream)
-            return
-        half.discard()
-        self.forget_reset(half, error)
+            self.check_closed(stream)
+        else:
+            self.forget_reset(half, error)
 
     def forget_reset(self, half: Half, error: int) -> None:
         """A stream was given up by the peer."""
+        half.discard()
         self.was_reset(half, error)
         self.forget(half)
 
@@ -429,7 +301,7 @@ class Connection:
         So a client's pings are never a reason for the runtime to end the connection (grpc's "too many pings"), and
         they are answered while the runtime is away.
         """
-        if len(payload) != 8:
+        if len(payload) != frames.PING_SIZE:
             raise ProtocolError(frames.FRAME_SIZE_ERROR, f"PING of {len(payload)} bytes")
         if stream:
             raise ProtocolError(frames.PROTOCOL_ERROR, f"PING on stream {stream}")
@@ -453,19 +325,8 @@ class Connection:
             return
         half = self.streams.get(stream)
         if half is None:
-            self._check_closed(stream)
-            return
-        if not increment or half.window + increment > frames.LARGEST_WINDOW:
+            self.check_closed(stream)
+        elif not increment or half.window + increment > frames.LARGEST_WINDOW:
             self._break_off(half, frames.FLOW_CONTROL_ERROR if increment else frames.PROTOCOL_ERROR)
-            return
-        half.window += increment
-        if half.queue:
-            half.pump()
-        other = half.other
-        if other is None:
-            half.granted += increment
-            return
-        passed = max(increment - half.ahead, 0)
-        half.ahead -= increment - passed
-        if passed and not other.received_end:
-            other.connection.out.append(frames.window_update(other.id, passed))
+        else:
+            half.widen(increment)

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
+import structlog
+
 from qrm.shim.http2.connection import Connection
-from qrm.shim.http2.link import Link, RuntimeSide
+from qrm.shim.http2.frames import INTERNAL_ERROR, ProtocolError
+from qrm.shim.http2.link import Link
+from qrm.shim.http2.sides import RuntimeSide
+
+log = structlog.get_logger(__name__)
 
 _LINGER = 5.0
 """Seconds that a peer gets to read what was sent before its connection was closed."""
@@ -30,7 +35,8 @@ class Edge(asyncio.Protocol):
     # For asyncio.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport = cast(asyncio.Transport, transport)  # uvloop's is none by its type
+        """The socket is there."""
+        transport = cast("asyncio.Transport", transport)  # uvloop's is none by its type
         self._transport = transport
         transport.set_write_buffer_limits(high=self._connection.limits.buffer_bytes)
         if self._connection.closed:
@@ -40,20 +46,28 @@ class Edge(asyncio.Protocol):
         self._link.flush()
 
     def data_received(self, data: bytes) -> None:
-        self._connection.receive(data)
+        """A mistake of ours ends one connection, too, not the process's others."""
+        try:
+            self._connection.receive(data)
+        except Exception:
+            log.exception("connection given up")
+            self._connection.close(ProtocolError(INTERNAL_ERROR, "qrm failed; see its log"))
         self._link.flush()
 
     def pause_writing(self) -> None:
+        """The socket takes nothing more for now."""
         self._connection.paused = True
         self._link.throttle()
 
     def resume_writing(self) -> None:
+        """It does again."""
         self._connection.paused = False
         self._connection.pump()
         self._link.throttle()
         self._link.flush()
 
     def connection_lost(self, _: Exception | None) -> None:
+        """It is closed, by whomever."""
         self._connection.wire = None
         self._connection.close()
         self._link.flush()
@@ -61,13 +75,16 @@ class Edge(asyncio.Protocol):
     # For the connection.
 
     def write(self, data: bytes) -> None:
+        """As Wire."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
 
     def waiting(self) -> int:
+        """As Wire."""
         return self._transport.get_write_buffer_size() if self._transport is not None else 0
 
     def close(self) -> None:
+        """As Wire."""
         transport = self._transport
         if transport is not None:
             transport.close()
@@ -75,6 +92,7 @@ class Edge(asyncio.Protocol):
                 asyncio.get_running_loop().call_later(_LINGER, transport.abort)
 
     def read(self, *, on: bool) -> None:
+        """As Wire."""
         transport = self._transport
         if transport is None or on is self._reading or transport.is_closing():
             return
@@ -130,7 +148,9 @@ async def attach(connected: socket.socket, connection: Connection, link: Link) -
         else:
             await loop.connect_accepted_socket(lambda: Edge(connection, link), sock=connected)
     except OSError:
-        with contextlib.suppress(OSError):
-            connected.close()
+        connected.close()
         connection.close()
         link.flush()
+    except asyncio.CancelledError:
+        connected.close()
+        raise

@@ -12,7 +12,7 @@ from qrm.enforcement.channel import CallError
 from qrm.shim.http2 import frames
 from qrm.shim.http2.headers import Headers
 from qrm.shim.http2.messages import Collector, Unreadable, unwrapped
-from qrm.shim.http2.status import call_error, code_of_reset, timeout
+from qrm.shim.http2.status import away, call_error, code_of_reset, timeout
 from qrm.shim.http2.stream import Half
 from qrm.shim.http2.windows import Granted
 
@@ -116,7 +116,7 @@ class _Reply:
         self._fail(CallError(code, f"the runtime has reset the stream, with HTTP/2 error {error}"))
 
     def lost(self) -> None:
-        self._fail(CallError(grpc.StatusCode.UNAVAILABLE, "the runtime's connection is gone"))
+        self._fail(CallError(grpc.StatusCode.UNAVAILABLE, "the connection to the container runtime broke"))
 
     def shifted(self, change: int) -> None:
         self._intake.shift(change)
@@ -141,6 +141,8 @@ class _Reply:
     def _pass_on(self, reason: str, *, end: bool) -> None:
         """Let the reply go to the client as it is; the handler learns that it does not know the outcome."""
         client, half = self._held.half, self._half
+        if client.closed:
+            return
         self._held.pass_reply()
         self._fail(CallError(grpc.StatusCode.UNAVAILABLE, f"the reply passed to kubelet unseen: {reason}"))
         client.ahead = self._intake.extra
@@ -160,13 +162,12 @@ async def forward(held: Held, wire: bytes) -> Forwarded:
     Raises:
         CallError: there is none: the runtime cannot be reached, or has gone, or the client's time is up.
     """
-    from qrm.shim.http2.link import away
-
     link = held.link
     request = _request(held)
-    runtime = link.reach()
-    if isinstance(runtime, OSError):
-        raise CallError(grpc.StatusCode.UNAVAILABLE, away(runtime))
+    try:
+        runtime = link.reach()
+    except OSError as error:
+        raise away(error) from error
     half = runtime.open(held.half)
     reply = _Reply(held, half)
     half.send_headers(request, end=False)

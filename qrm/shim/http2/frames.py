@@ -34,6 +34,8 @@ LAST_STREAM = (1 << 31) - 1
 
 HEAD = 9
 """Bytes of a frame's header."""
+PRIORITY_SIZE, PING_SIZE = 5, 8
+"""Bytes of payload."""
 
 _HEAD = Struct(">HBBBL")
 unpack_head = _HEAD.unpack_from

@@ -10,7 +10,6 @@ import structlog
 
 from qrm.enforcement.channel import CallError
 from qrm.shim.exchange import Exchange, Handler
-from qrm.shim.http2 import frames
 from qrm.shim.http2.forward import Forwarded, Intake, forward
 from qrm.shim.http2.headers import Headers
 from qrm.shim.http2.messages import Collector, Unreadable, unwrapped, wrapped
@@ -66,11 +65,13 @@ class Held:
 
     # As a sink.
 
-    def headers(self, headers: Headers, *, end: bool) -> None:
+    def headers(self, _headers: Headers, *, end: bool) -> None:
+        """The client's trailers, which gRPC has none of: the end."""
         if end and self._collector is not None:
             self._release(end=True)
 
     def data(self, payload: bytes, flow: int, *, end: bool) -> None:
+        """More of the request."""
         collector = self._collector
         if collector is None:
             return
@@ -89,13 +90,16 @@ class Held:
         else:
             self._intake.use(flow, grant=self.link.may_grant(self))
 
-    def reset(self, error: int) -> None:
+    def reset(self, _error: int) -> None:
+        """The client does not wait any more."""
         self._stop()
 
     def lost(self) -> None:
+        """Nor does it here."""
         self._stop()
 
     def shifted(self, change: int) -> None:
+        """As Sink."""
         self._intake.shift(change)
 
     def regrant(self) -> None:

@@ -20,18 +20,17 @@ class Unreadable(Exception):
 class Collector:
     """Takes the bytes of a stream and finds the first message in them, however they are cut."""
 
-    __slots__ = ("_limit", "_parts", "_size", "_whole")
+    __slots__ = ("_limit", "_taken", "_whole")
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._parts: list[bytes] = []
-        self._size = 0
+        self._taken = bytearray()
         self._whole = 0
 
     @property
     def size(self) -> int:
         """Bytes that came in."""
-        return self._size
+        return len(self._taken)
 
     def add(self, part: bytes) -> bool:
         """Take the next bytes; whether the first message is there as a whole.
@@ -39,24 +38,20 @@ class Collector:
         Raises:
             Unreadable: it is larger than the limit. What has come in is kept.
         """
-        self._parts.append(part)
-        self._size += len(part)
-        if not self._whole and self._size >= PREFIX:
-            self._whole = PREFIX + _PREFIX.unpack_from(self.taken())[1]
+        self._taken += part
+        if not self._whole and self.size >= PREFIX:
+            self._whole = PREFIX + _PREFIX.unpack_from(self._taken)[1]
         if self._whole > PREFIX + self._limit:
             raise Unreadable(f"message of {self._whole - PREFIX} bytes")
-        return 0 < self._whole <= self._size
+        return 0 < self._whole <= self.size
 
     def taken(self) -> bytes:
         """All bytes that came in."""
-        if len(self._parts) != 1:
-            self._parts = [b"".join(self._parts)]
-        return self._parts[0]
+        return bytes(self._taken)
 
     def first(self) -> bytes:
         """The first message with its prefix; only once `add` has said that it is there."""
-        taken = self.taken()
-        return taken if len(taken) == self._whole else taken[: self._whole]
+        return bytes(self._taken[: self._whole])
 
 
 def wrapped(message: bytes) -> bytes:

@@ -47,8 +47,17 @@ _PLAIN = frozenset(range(0x20, 0x7F)) - {ord("%")}
 _ESCAPED = re.compile(rb"%([0-9A-Fa-f]{2})")
 
 _OWN = frozenset(
-    (b"grpc-timeout", b"grpc-encoding", b"grpc-accept-encoding", b"grpc-status", b"grpc-message")
-    + (b"content-type", b"content-length", b"user-agent", b"te")
+    {
+        b"grpc-timeout",
+        b"grpc-encoding",
+        b"grpc-accept-encoding",
+        b"grpc-status",
+        b"grpc-message",
+        b"content-type",
+        b"content-length",
+        b"user-agent",
+        b"te",
+    }
 )
 """Fields that are the transport's, not the caller's."""
 
@@ -76,6 +85,11 @@ def call_error(last: Headers) -> CallError | None:
     if code is grpc.StatusCode.OK:
         return None
     return CallError(code, unescaped(last.get(b"grpc-message") or b""), metadata(last))
+
+
+def away(error: OSError) -> CallError:
+    """What a call is told that cannot reach the runtime."""
+    return CallError(grpc.StatusCode.UNAVAILABLE, f"the container runtime cannot be reached: {error.strerror or error}")
 
 
 def trailers(code: grpc.StatusCode, details: str, trailing: Metadata = ()) -> list[Field]:

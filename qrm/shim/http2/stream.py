@@ -8,11 +8,18 @@ from typing import TYPE_CHECKING, Protocol
 import grpc
 
 from qrm.shim.http2 import frames
+from qrm.shim.http2.frames import ProtocolError
 from qrm.shim.http2.headers import Headers
 from qrm.shim.http2.status import trailers, trailers_only
 
 if TYPE_CHECKING:
-    from qrm.shim.http2.connection import Connection
+    from qrm.shim.http2.sending import Sending
+
+_SMALL, _GATHERED = 4 << 10, 64 << 10
+"""Bytes below which what waits is put together with what comes next, and up to which: a peer that sends single bytes
+shall not make us keep an object for each."""
+_MOST_WAITING = 256
+"""Items in a queue after which a peer that sends header blocks, which no window holds back, has gone too far."""
 
 
 class Call:
@@ -30,13 +37,13 @@ class Call:
 class Sink(Protocol):
     """Takes what a peer sends on a stream that is not passed on."""
 
-    def headers(self, headers: Headers, *, end: bool) -> None:
+    def headers(self, headers: Headers, /, *, end: bool) -> None:
         """A header block."""
 
     def data(self, payload: bytes, flow: int, *, end: bool) -> None:
         """DATA without its padding; `flow` is what it took of the stream's window."""
 
-    def reset(self, error: int) -> None:
+    def reset(self, error: int, /) -> None:
         """The peer gave the stream up; nothing can be sent on it any more."""
 
     def lost(self) -> None:
@@ -49,17 +56,35 @@ class Sink(Protocol):
 class _Waiting:
     """Something to be sent once windows allow."""
 
-    __slots__ = ("data", "end", "headers", "sender")
+    __slots__ = ("data", "end", "headers", "sender", "sent")
 
-    def __init__(self, data: memoryview, headers: Headers | None, sender: Connection | None, *, end: bool) -> None:
+    def __init__(
+        self, data: bytes | bytearray, *, end: bool, headers: Headers | None = None, sender: Sending | None = None
+    ) -> None:
         self.data = data
+        self.sent = 0
+        """How much of it has left."""
         self.headers = headers
+        """Instead of data."""
         self.sender = sender
         """Whose connection window is given back as the data leaves; None where that is done."""
         self.end = end
 
+    @property
+    def size(self) -> int:
+        return len(self.data) - self.sent
 
-_NOTHING = memoryview(b"")
+    def add(self, data: bytes, sender: Sending | None, *, end: bool) -> bool:
+        """Take what comes next in too; whether that is worthwhile."""
+        if self.headers is not None or self.sender is not sender or len(self.data) + len(data) > _GATHERED:
+            return False
+        if len(data) > _SMALL and len(self.data) > _SMALL:
+            return False
+        if not isinstance(self.data, bytearray):
+            self.data = bytearray(self.data)
+        self.data += data
+        self.end = end
+        return True
 
 
 class Half:
@@ -81,7 +106,7 @@ class Half:
         "window",
     )
 
-    def __init__(self, connection: Connection, number: int, call: Call) -> None:
+    def __init__(self, connection: Sending, number: int, call: Call) -> None:
         self.connection = connection
         self.id = number
         self.call = call
@@ -91,7 +116,7 @@ class Half:
         self.window = connection.initial_window
         """What the peer lets us send."""
         self.granted = 0
-        """What the peer has added to the window and the other half's peer was not told."""
+        """What the peer has added to the window without the other half's peer being told."""
         self.ahead = 0
         """What the other half's peer was granted before this one's peer has: its next updates are not passed on."""
         self.queue: deque[_Waiting] = deque()
@@ -119,36 +144,52 @@ class Half:
             if due > 0 and not opposite.received_end:
                 opposite.connection.out.append(frames.window_update(opposite.id, due))
 
+    def widen(self, increment: int) -> None:
+        """The peer takes more; the other half's peer is told, who may send as much more."""
+        self.window += increment
+        other = self.other
+        if other is None:
+            self.granted += increment
+        else:
+            passed = max(increment - self.ahead, 0)
+            self.ahead -= increment - passed
+            if passed and not other.received_end:
+                other.connection.out.append(frames.window_update(other.id, passed))
+        if self.queue:
+            self.pump()
+
     def send_headers(self, headers: Headers, *, end: bool) -> None:
-        """Send a header block after all that was to be sent before."""
+        """Send a header block after all that was to be sent before. Raises ProtocolError where too much waits."""
         if not headers.informational:
             self.headers_sent = True
         if self.queue:
-            self.queue.append(_Waiting(_NOTHING, headers, None, end=end))
+            if len(self.queue) > _MOST_WAITING:
+                raise ProtocolError(frames.ENHANCE_YOUR_CALM, "headers without end")
+            self.queue.append(_Waiting(b"", headers=headers, end=end))
             return
         self.connection.write_headers(self.id, headers.block, end=end)
         if end:
-            self._ended()
+            self.all_sent()
 
-    def send_data(self, data: bytes, *, end: bool, sender: Connection | None = None) -> None:
+    def send_data(self, data: bytes, *, end: bool, sender: Sending | None = None) -> None:
         """Send bytes as fast as the peer lets us; `sender`'s window is given back as they leave."""
-        self.queue.append(_Waiting(memoryview(data), None, sender, end=end))
+        if not self.queue or not self.queue[-1].add(data, sender, end=end):
+            self.queue.append(_Waiting(data, sender=sender, end=end))
         self.pump()
 
     def pump(self) -> None:
         """Send what windows allow of what waits."""
         queue, connection = self.queue, self.connection
         while queue:
-            if queue[0].headers is not None:
-                waiting = queue.popleft()
-                connection.write_headers(self.id, queue_headers(waiting).block, end=waiting.end)
-            elif self._send_some(queue[0]):
-                waiting = queue.popleft()
-            else:
+            waiting = queue[0]
+            if waiting.headers is not None:
+                connection.write_headers(self.id, waiting.headers.block, end=waiting.end)
+            elif not self._send_some(waiting):
                 connection.blocked[self] = None
                 return
+            queue.popleft()
             if waiting.end:
-                self._ended()
+                self.all_sent()
         connection.blocked.pop(self, None)
         if self.reset_after is not None and not self.closed:
             connection.write_reset(self, self.reset_after)
@@ -158,31 +199,29 @@ class Half:
         connection = self.connection
         unflushed = 0
         while True:
-            size = len(waiting.data)
+            size = waiting.size
             count = max(min(size, self.window, connection.send_window, connection.largest), 0)
             if (size and not count) or connection.paused or connection.closed:
                 return False
-            unflushed += count
-            if unflushed > connection.limits.buffer_bytes:
-                connection.flush()
-                unflushed = 0
-                continue
-            last = count == size
-            flags = frames.END_STREAM if last and waiting.end else 0
-            connection.out += (frames.head(count, frames.DATA, flags, self.id), bytes(waiting.data[:count]))
+            start, waiting.sent = waiting.sent, waiting.sent + count
+            flags = frames.END_STREAM if waiting.end and count == size else 0
+            connection.out += (frames.head(count, frames.DATA, flags, self.id), waiting.data[start : waiting.sent])
             self.window -= count
             connection.send_window -= count
             if waiting.sender is not None:
                 waiting.sender.credit(count)
-            if last:
+            if count == size:
                 return True
-            waiting.data = waiting.data[count:]
+            unflushed += count
+            if unflushed > connection.limits.buffer_bytes:
+                connection.flush()
+                unflushed = 0
 
-    def reset(self, error: int) -> None:
-        """End the stream at its peer: at once where it is broken off, after what waits where all has been said."""
+    def reset(self, error: int, *, after: bool = False) -> None:
+        """End the stream at its peer, at once or after what waits for it."""
         if self.closed:
             return
-        if self.queue and self.other is not None and self.other.received_end:
+        if after and self.queue:
             self.reset_after = error
             return
         self.discard()
@@ -192,7 +231,7 @@ class Half:
         """Throw away what waits."""
         for waiting in self.queue:
             if waiting.sender is not None:
-                waiting.sender.credit(len(waiting.data))
+                waiting.sender.credit(waiting.size)
         self.queue.clear()
         self.connection.blocked.pop(self, None)
 
@@ -206,11 +245,10 @@ class Half:
     def finish(self, last: Headers) -> None:
         """Send the last headers; a client that has more to say is told to keep it (RFC 9113, 8.1)."""
         self.send_headers(last, end=True)
-        if not self.closed:
-            if self.queue:
-                self.reset_after = frames.NO_ERROR
-            else:
-                self.connection.write_reset(self, frames.NO_ERROR)
+        if self.queue:
+            self.reset_after = frames.NO_ERROR
+        elif not self.closed:
+            self.connection.write_reset(self, frames.NO_ERROR)
 
     def peer_ended(self) -> None:
         """The peer has said all."""
@@ -218,13 +256,8 @@ class Half:
         if self.sent_end:
             self.connection.forget(self)
 
-    def _ended(self) -> None:
+    def all_sent(self) -> None:
+        """We have said all."""
         self.sent_end = True
         if self.received_end:
             self.connection.forget(self)
-
-
-def queue_headers(waiting: _Waiting) -> Headers:
-    """The headers of an item that is some."""
-    assert waiting.headers is not None
-    return waiting.headers
