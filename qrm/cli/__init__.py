@@ -2,5 +2,6 @@
 
 import os
 
-# `qrm serve` may fork once all that it had of gRPC is closed, which gRPC is not to revive in the copy. It reads this once.
+# `qrm serve` may fork once all that it had of gRPC is closed. gRPC, which reads this when it is loaded, is not to revive
+# that in the copy.
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"

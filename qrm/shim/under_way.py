@@ -26,16 +26,16 @@ _CHANGING = frozenset(
 
 @dataclass(eq=False, slots=True)
 class _Call:
-    changing: bool
+    task: asyncio.Task[bytes] | None
     forwarded: bool = False
+    abandoned: bool = False
 
 
 class UnderWay:
-    """Follows calls from their arrival to their reply."""
+    """Follows the calls that change something, from their arrival to their reply."""
 
     def __init__(self) -> None:
-        self.closed = False
-        """Whether no call is sent to the runtime any more that was not before."""
+        self._closed = False
         self._changing: set[_Call] = set()
         self._calm = asyncio.Event()
         self._calm.set()
@@ -44,8 +44,18 @@ class UnderWay:
         """`handler`, with its calls followed."""
 
         async def handle(exchange: Exchange) -> bytes:
-            with self._followed(exchange) as followed:
-                return await handler(followed)
+            call = _Call(asyncio.current_task())
+
+            async def forward(request: bytes) -> bytes:
+                if self._closed and not call.forwarded:
+                    raise _retired()
+                call.forwarded = True
+                return await exchange.forward(request)
+
+            if exchange.method.rpartition("/")[2] not in _CHANGING:
+                return await handler(replace(exchange, forward=forward))
+            with self._followed(call):
+                return await handler(replace(exchange, forward=forward))
 
         return handle
 
@@ -59,25 +69,28 @@ class UnderWay:
         return True
 
     def close(self) -> None:
-        """From now on calls that have not been sent to the runtime fail, and kubelet tries them again elsewhere."""
-        self.closed = True
+        """From now on a call that was not sent to the runtime yet fails, and is undone: kubelet tries it elsewhere."""
+        self._closed = True
+        for call in self._changing:
+            if not call.forwarded and call.task is not None:
+                call.abandoned = True
+                call.task.cancel()
 
     @contextmanager
-    def _followed(self, exchange: Exchange) -> Iterator[Exchange]:
-        call = _Call(changing=exchange.method.rpartition("/")[2] in _CHANGING)
-
-        async def forward(request: bytes) -> bytes:
-            if self.closed and not call.forwarded:
-                raise CallError(grpc.StatusCode.UNAVAILABLE, "qrm: this process has retired, another one serves")
-            call.forwarded = True
-            return await exchange.forward(request)
-
-        if call.changing:
-            self._changing.add(call)
-            self._calm.clear()
+    def _followed(self, call: _Call) -> Iterator[None]:
+        self._changing.add(call)
+        self._calm.clear()
         try:
-            yield replace(exchange, forward=forward)
+            yield
+        except asyncio.CancelledError:
+            if call.abandoned and call.task is not None and not call.task.uncancel():
+                raise _retired() from None
+            raise
         finally:
             self._changing.discard(call)
             if not self._changing:
                 self._calm.set()
+
+
+def _retired() -> CallError:
+    return CallError(grpc.StatusCode.UNAVAILABLE, "qrm: this process has retired, another one serves")

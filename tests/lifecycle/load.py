@@ -101,6 +101,7 @@ class Load:
         finally:
             self._ending.set()
             await asyncio.gather(*tasks)
+            await self._sweep()
             events.cancel()
             await asyncio.gather(events, return_exceptions=True)
 
@@ -197,6 +198,12 @@ class Load:
             await self._until_done("RemoveContainer", partial(self.kubelet.remove_container, container_id))
         await self._until_done("RemovePodSandbox", partial(self.kubelet.remove_pod, sandbox_id))
 
+    async def _sweep(self) -> None:
+        """End what was begun by calls that failed, as kubelet's garbage collection does."""
+        for each in await self.kubelet.pods():
+            await self._until_done("StopPodSandbox", partial(self.kubelet.stop_pod, each.id))
+            await self._until_done("RemovePodSandbox", partial(self.kubelet.remove_pod, each.id))
+
     async def _until_done(self, method: str, call: Callable[[], Awaitable[object]]) -> None:
         for _ in range(60):
             try:
@@ -214,6 +221,8 @@ class Load:
                 async for _ in self.kubelet.events():
                     self.tally.events += 1
             except grpc.aio.AioRpcError as error:
+                if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+                    return  # containerd before 1.7
                 self.tally.streams.append(f"{error.code().name}: {error.details()}")
             else:
                 self.tally.streams.append("end")

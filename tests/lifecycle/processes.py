@@ -21,9 +21,10 @@ from qrm.service.sockets import listening_aside
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 _PATIENCE = 30.0
-_ACTIVATED = """
+ACTIVATED = """
 import os, sys
-os.dup2(int(sys.argv[1]), 3)
+for place, number in enumerate(sys.argv[1].split(",")):
+    os.dup2(int(number), 3 + place)
 os.environ["LISTEN_PID"] = str(os.getpid())
 os.execv(sys.executable, sys.argv[2:])
 """
@@ -96,7 +97,7 @@ class Succession:
         environment = {**os.environ}
         passed = [] if self._socket is None else [self._socket.fileno()]
         if passed:
-            command = [sys.executable, "-S", "-c", _ACTIVATED, str(passed[0]), *command]
+            command = [sys.executable, "-S", "-c", ACTIVATED, str(passed[0]), *command]
             environment |= {"LISTEN_FDS": "1", "LISTEN_FDNAMES": "qrm.socket", "NOTIFY_SOCKET": f"{self.folder}/notify"}
         with log.open("wb") as out:
             process = await asyncio.create_subprocess_exec(
