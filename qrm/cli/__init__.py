@@ -2,6 +2,6 @@
 
 import os
 
-# `qrm serve` may fork once all that it had of gRPC is closed. gRPC, which reads this when it is loaded, is not to revive
-# that in the copy.
+# `qrm serve` may fork when all that it had of gRPC is closed, which is not to be revived in the copy. gRPC reads this
+# when it is loaded.
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"

@@ -67,11 +67,10 @@ async def serve(
     await server.retire()
     log.info("retired", streams=server.streams)
     detached = by_systemd() and detach()
-    again = asyncio.create_task(stopping.wait())
     drained = asyncio.create_task(server.drain())
-    await asyncio.wait({again, drained}, return_when=asyncio.FIRST_COMPLETED)
-    again.cancel()
-    drained.cancel()
+    await asyncio.wait({drained, asyncio.create_task(stopping.wait())}, return_when=asyncio.FIRST_COMPLETED)
+    if not drained.done():
+        await server.close()
     log.info("stopped", streams=server.streams)
     if detached:
         os._exit(0)

@@ -75,6 +75,10 @@ class Server:
                     await asyncio.sleep(_GLANCE)
         except TimeoutError:
             log.warning("calls ended", streams=self.streams, seconds=seconds)
+        await self.close()
+
+    async def close(self) -> None:
+        """End what is under way."""
         await self._transport.close()
 
 

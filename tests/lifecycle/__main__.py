@@ -1,6 +1,6 @@
 """`python -m tests.lifecycle [SECONDS [TOOLS]]`: kubelet's load on the real containerd while qrm is replaced for ever.
 
-containerd itself is restarted twice; TOOLS is a folder with another one than the installed one. Every call that fails is
+containerd itself is restarted twice; TOOLS is a folder with another one than the installed. Every call that fails is
 printed. The exit code is 1 where one did not because of containerd's restarts, or where something was left behind.
 """
 

@@ -107,8 +107,9 @@ class Succession:
         await self.now.said("ready")
 
     async def end(self) -> None:
-        """End the last one, and wait until nothing of the others is left."""
-        self.now.process.terminate()
+        """End the last one where it runs, and wait until nothing of the others is left."""
+        if self.now.process.returncode is None:
+            self.now.process.terminate()
         async with asyncio.timeout(_PATIENCE):
             for each in self.all:
                 assert await each.process.wait() == 0, each.log.read_text()

@@ -9,7 +9,7 @@ import pytest
 
 from qrm.demo.fake_runtime import FakeRuntime
 from qrm.demo.kubelet import KubeletClient
-from tests.support import config_text, dedicated, pod, until
+from tests.support import config_text, dedicated, pod, refused, until
 
 from .load import Load
 from .processes import succession
@@ -45,3 +45,20 @@ async def test_no_call_fails_while_qrm_is_replaced(tmp_path: Path, activated: bo
         assert [str(each) for each in tally.failures] == []
         assert not qrm.trouble
         assert not fake.store.pods
+
+
+async def test_a_second_signal_ends_what_is_under_way(tmp_path: Path) -> None:
+    """At the first one qrm leaves the node and waits for its calls; who does not want to wait says so again."""
+    async with FakeRuntime(tmp_path) as fake:
+        text = config_text(tmp_path, fake.endpoint)
+        async with succession(tmp_path, text) as qrm, KubeletClient(f"unix://{tmp_path}/run/qrm.sock") as kubelet:
+            started = await kubelet.start_pod(pod("web"))
+            hang = fake.faults.hang("StopContainer")
+            stop = asyncio.ensure_future(kubelet.stop_container(started.containers["c0"]))
+            await hang.entered.wait()
+            qrm.now.process.terminate()
+            await qrm.now.said("retired")
+            assert not stop.done()
+            qrm.now.process.terminate()
+            assert "UNAVAILABLE" in await refused(stop)
+            await qrm.now.said("stopped")
