@@ -43,6 +43,7 @@ class Transport:
         self._acceptors: list[Acceptor] = []
         self._links: set[Link] = set()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._attached: set[asyncio.Task[None]] = set()
         self._empty = asyncio.Event()
         self._empty.set()
 
@@ -102,7 +103,7 @@ class Transport:
         return done
 
     async def close(self) -> None:
-        """End everything at once."""
+        """End everything at once; clients get a moment to read what they were sent."""
         self.stop_accepting()
         for link in list(self._links):
             link.leave()
@@ -111,6 +112,11 @@ class Transport:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        if self._attached:
+            await asyncio.wait(self._attached, timeout=_HEARD)
+        for task in self._attached:
+            task.cancel()
+        await asyncio.gather(*self._attached, return_exceptions=True)
 
     async def _emptied(self, seconds: float) -> bool:
         try:
@@ -148,4 +154,6 @@ class Transport:
         self._start(attach(made, link.client, link))
 
     def _start(self, work: Coroutine[None, None, None]) -> None:
-        self.running(asyncio.get_running_loop().create_task(work))
+        task = asyncio.get_running_loop().create_task(work)
+        self._attached.add(task)
+        task.add_done_callback(self._attached.discard)

@@ -18,7 +18,7 @@ from qrm.shim.http2.sides import RuntimeSide
 log = structlog.get_logger(__name__)
 
 _LINGER = 5.0
-"""Seconds that a peer gets to read what was sent before its connection was closed."""
+"""Seconds that a peer gets to read what was sent, and to close its side."""
 _AT_ONCE = 64
 """Connections accepted before others get their turn."""
 
@@ -31,6 +31,9 @@ class Edge(asyncio.Protocol):
         self._link = link
         self._transport: asyncio.Transport | None = None
         self._reading = True
+        self._ending = False
+        self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done when the socket is closed."""
 
     # For asyncio.
 
@@ -40,7 +43,7 @@ class Edge(asyncio.Protocol):
         self._transport = transport
         transport.set_write_buffer_limits(high=self._connection.limits.buffer_bytes)
         if self._connection.closed:
-            transport.abort()
+            self.abort()
             return
         self._connection.wire = self
         self._link.flush()
@@ -68,6 +71,8 @@ class Edge(asyncio.Protocol):
 
     def connection_lost(self, _: Exception | None) -> None:
         """It is closed, by whomever."""
+        if not self.lost.done():
+            self.lost.set_result(None)
         self._connection.wire = None
         self._connection.close()
         self._link.flush()
@@ -76,7 +81,7 @@ class Edge(asyncio.Protocol):
 
     def write(self, data: bytes) -> None:
         """As Wire."""
-        if self._transport is not None and not self._transport.is_closing():
+        if self._transport is not None and not (self._ending or self._transport.is_closing()):
             self._transport.write(data)
 
     def waiting(self) -> int:
@@ -84,17 +89,27 @@ class Edge(asyncio.Protocol):
         return self._transport.get_write_buffer_size() if self._transport is not None else 0
 
     def close(self) -> None:
-        """As Wire."""
+        """As Wire. The peer is the first to close its socket.
+
+        One that writes to a socket that is closed already may not read any more what was sent to it before.
+        """
         transport = self._transport
-        if transport is not None:
-            transport.close()
-            if self.waiting():
-                asyncio.get_running_loop().call_later(_LINGER, transport.abort)
+        if transport is None or self._ending or transport.is_closing():
+            return
+        self.read(on=True)
+        self._ending = True
+        transport.write_eof()
+        asyncio.get_running_loop().call_later(_LINGER, self.abort)
+
+    def abort(self) -> None:
+        """Close the socket, whatever is still under way on it."""
+        if self._transport is not None and not self.lost.done():
+            self._transport.abort()
 
     def read(self, *, on: bool) -> None:
         """As Wire."""
         transport = self._transport
-        if transport is None or on is self._reading or transport.is_closing():
+        if transport is None or on is self._reading or self._ending or transport.is_closing():
             return
         self._reading = on
         if on:
@@ -112,18 +127,21 @@ class Acceptor:
         listener.setblocking(False)
         asyncio.get_running_loop().add_reader(listener.fileno(), self._take)
 
-    def _take(self) -> None:
+    def _take(self) -> bool:
+        """Accept; whether somebody may still be waiting."""
         for _ in range(_AT_ONCE):
             try:
                 made, _address = self._listener.accept()
             except OSError:  # nobody waits, or there are no descriptors: the next event tries again
-                return
+                return False
             self._accepted(made)
+        return True
 
     def close(self) -> None:
         """Take who waits already, and stop."""
         asyncio.get_running_loop().remove_reader(self._listener.fileno())
-        self._take()
+        while self._take():
+            pass
         self._listener.close()
 
 
@@ -140,17 +158,20 @@ def connect(path: Path) -> socket.socket:
 
 
 async def attach(connected: socket.socket, connection: Connection, link: Link) -> None:
-    """Give a connection its socket."""
+    """Give a connection its socket, until that is closed."""
     loop = asyncio.get_running_loop()
+    edge = Edge(connection, link)
     try:
         if isinstance(connection, RuntimeSide):
-            await loop.create_unix_connection(lambda: Edge(connection, link), sock=connected)
+            await loop.create_unix_connection(lambda: edge, sock=connected)
         else:
-            await loop.connect_accepted_socket(lambda: Edge(connection, link), sock=connected)
+            await loop.connect_accepted_socket(lambda: edge, sock=connected)
+        await edge.lost
     except OSError:
         connected.close()
         connection.close()
         link.flush()
     except asyncio.CancelledError:
+        edge.abort()
         connected.close()
         raise
