@@ -7,13 +7,14 @@ It dies where it enters or leaves STEP, once the file TRIGGER exists: what comes
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+import uvloop
 
 from qrm.config import load
 from qrm.metrics import Metrics
@@ -55,7 +56,7 @@ def main(path: str, *point: str) -> None:
     if point:
         step, moment, trigger = point
         metrics = Deadly(step, moment, Path(trigger))
-    asyncio.run(serve(config, metrics=metrics))
+    uvloop.run(serve(config, metrics=metrics))
 
 
 if __name__ == "__main__":

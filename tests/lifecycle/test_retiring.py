@@ -29,10 +29,15 @@ MORE = "[upkeep]\ndrift_seconds = 3600\n"
 async def serving(settings: Config) -> AsyncIterator[tuple[Server, KubeletClient]]:
     """A server that is ready for pods, to be retired by the test, with a connection of kubelet's."""
     made = await start(settings, enter(settings), Metrics())
-    async with KubeletClient(f"unix://{settings.shim.socket}") as kubelet:
-        await wait_ready(made.node)
-        yield made, kubelet
-    await made.drain()
+    try:
+        async with KubeletClient(f"unix://{settings.shim.socket}") as kubelet:
+            await wait_ready(made.node)
+            yield made, kubelet
+    except BaseException:
+        await made.retire()
+        raise
+    finally:
+        await made.drain()
 
 
 async def test_a_creation_under_way_is_the_successors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,6 +65,7 @@ async def test_a_creation_under_way_is_the_successors(tmp_path: Path, monkeypatc
                 third = await again.start_pod(dedicated("third", 2))
                 hang.release()
                 ids = [await each for each in creations]
+                await new.node.book.ledger.flush()
                 lines = lines_of(ledger)
                 assert {each.container_id for each in lines if not each.is_pod} == {"", third.containers["c0"]}
                 for each in ids:

@@ -6,12 +6,12 @@ On a stream that goes to the stream's other half, on another connection, or to i
 from __future__ import annotations
 
 from qrm.shim.http2 import frames
+from qrm.shim.http2.blocks import Blocks
 from qrm.shim.http2.frames import ProtocolError
 from qrm.shim.http2.headers import HeaderDecoder, Headers
 from qrm.shim.http2.limits import Limits
 from qrm.shim.http2.sending import Sending
 from qrm.shim.http2.stream import Half
-from qrm.shim.http2.windows import widened
 
 
 class Connection(Sending):
@@ -21,13 +21,10 @@ class Connection(Sending):
         super().__init__(limits)
         self.last = 0
         """The highest stream so far."""
-        self.peer: dict[int, int] = {}
-        """The peer's settings."""
         self._decoder = HeaderDecoder(limits.max_header_bytes)
         self._rest = bytearray()
         self._greeted = False
-        self._block: tuple[int, int, bytearray] | None = None
-        """A header block that is to be continued: stream, flags, what there is of it."""
+        self._blocks = Blocks(limits.max_header_bytes)
         self._take = (
             self._on_data,
             self._on_headers,
@@ -113,7 +110,7 @@ class Connection(Sending):
     def _pass(self, flags: int, stream: int, data: bytes | bytearray, start: int, stop: int) -> bool:
         """Pass a frame of DATA on as it is; whether that could be done."""
         half = self.streams.get(stream)
-        if half is None or half.received_end or flags & frames.PADDED or self._block is not None:
+        if half is None or half.received_end or flags & frames.PADDED or self._blocks.open is not None:
             return False
         other = half.other
         if other is None or other.queue or other.sent_end:
@@ -136,7 +133,7 @@ class Connection(Sending):
         return True
 
     def _on_frame(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
-        if self._block is not None and kind != frames.CONTINUATION:
+        if self._blocks.open is not None and kind != frames.CONTINUATION:
             raise ProtocolError(frames.PROTOCOL_ERROR, "a header block is not continued")
         if not self._greeted and (kind != frames.SETTINGS or flags & frames.ACK):
             raise ProtocolError(frames.PROTOCOL_ERROR, "the first frame is not SETTINGS")
@@ -207,29 +204,16 @@ class Connection(Sending):
     # Header blocks.
 
     def _on_headers(self, flags: int, stream: int, payload: bytes) -> None:
-        if flags & frames.PADDED:
-            payload = frames.unpadded(payload)
-        if flags & frames.HAS_PRIORITY:
-            if len(payload) < frames.PRIORITY_SIZE:
-                raise ProtocolError(frames.FRAME_SIZE_ERROR, "HEADERS shorter than its priority")
-            payload = payload[frames.PRIORITY_SIZE :]
-        if flags & frames.END_HEADERS:
-            self._on_block(stream, payload, end=bool(flags & frames.END_STREAM))
-        else:
-            self._block = (stream, flags, bytearray(payload))
+        block = self._blocks.first(flags, stream, payload)
+        if block is not None:
+            self._on_block(stream, *block)
 
     def _on_continuation(self, flags: int, stream: int, payload: bytes) -> None:
-        if self._block is None or self._block[0] != stream:
-            raise ProtocolError(frames.PROTOCOL_ERROR, "CONTINUATION of nothing")
-        _, first, block = self._block
-        block += payload
-        if len(block) > self.limits.max_header_bytes:
-            raise ProtocolError(frames.ENHANCE_YOUR_CALM, "header block without end")
-        if flags & frames.END_HEADERS:
-            self._block = None
-            self._on_block(stream, bytes(block), end=bool(first & frames.END_STREAM))
+        block = self._blocks.more(flags, stream, payload)
+        if block is not None:
+            self._on_block(stream, *block)
 
-    def _on_block(self, stream: int, block: bytes, *, end: bool) -> None:
+    def _on_block(self, stream: int, block: bytes, end: bool) -> None:
         headers = self._decoder.decode(block)
         half = self.streams.get(stream)
         if half is None:
@@ -280,17 +264,9 @@ class Connection(Sending):
             return
         found = frames.read_settings(payload)
         first, self._greeted = not self._greeted, True
-        self.peer |= found
-        self.largest = found.get(frames.MAX_FRAME_SIZE, self.largest)
-        change = found.get(frames.INITIAL_WINDOW_SIZE, self.initial_window) - self.initial_window
-        self.initial_window += change
-        for half in self.streams.values() if change else ():
-            half.window = widened(half.window, change)
-        self.out.append(frames.SETTINGS_ACK)
+        self.heed(found)
         if found or first:
             self.peer_settings()
-        if change > 0:
-            self.pump()
 
     def _on_push_promise(self, _flags: int, _stream: int, _payload: bytes) -> None:
         raise ProtocolError(frames.PROTOCOL_ERROR, "PUSH_PROMISE, which we do not take")
@@ -320,8 +296,7 @@ class Connection(Sending):
         if not stream:
             if not increment:
                 raise ProtocolError(frames.PROTOCOL_ERROR, "WINDOW_UPDATE of 0")
-            self.send_window = widened(self.send_window, increment)
-            self.pump()
+            self.widen(increment)
             return
         half = self.streams.get(stream)
         if half is None:

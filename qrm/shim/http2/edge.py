@@ -88,18 +88,19 @@ class Edge(asyncio.Protocol):
         """As Wire."""
         return self._transport.get_write_buffer_size() if self._transport is not None else 0
 
-    def close(self) -> None:
+    def close(self, *, at_once: bool) -> None:
         """As Wire. The peer is the first to close its socket.
 
         One that writes to a socket that is closed already may not read any more what was sent to it before.
         """
         transport = self._transport
-        if transport is None or self._ending or transport.is_closing():
-            return
-        self.read(on=True)
-        self._ending = True
-        transport.write_eof()
-        asyncio.get_running_loop().call_later(_LINGER, self.abort)
+        if at_once:
+            self.abort()
+        elif transport is not None and not (self._ending or transport.is_closing()):
+            self.read(on=True)
+            self._ending = True
+            transport.write_eof()
+            asyncio.get_running_loop().call_later(_LINGER, self.abort)
 
     def abort(self) -> None:
         """Close the socket, whatever is still under way on it."""

@@ -38,27 +38,21 @@ class Intake:
         """Bytes that were granted beyond the initial window."""
         return self._granted.extra
 
-    def open(self) -> None:
-        """Grant what is due."""
-        self._send(self._granted.shift(0))
-
     def take(self, flow: int) -> None:
         """Bytes have come in."""
         self._granted.take(flow)
 
-    def use(self, flow: int, *, grant: bool = True) -> None:
-        """They are put away; whether the sender may send as many again."""
-        if grant:
-            self._send(self._granted.used(flow))
-        else:
-            self._granted.owed -= flow
+    def use(self, flow: int) -> None:
+        """They are put away."""
+        self._granted.used(flow)
 
     def shift(self, change: int) -> None:
         """The sender was told another initial window."""
-        self._send(self._granted.shift(change))
+        self._granted.shift(change)
 
-    def _send(self, increment: int) -> None:
-        half = self._half
+    def grant(self) -> None:
+        """Tell the sender what is due."""
+        increment, half = self._granted.due(), self._half
         if increment and not half.received_end:
             half.connection.out.append(frames.window_update(half.id, increment))
 
@@ -90,7 +84,7 @@ class _Reply:
         self._intake = Intake(half)
         self.done: asyncio.Future[Forwarded] = asyncio.get_running_loop().create_future()
         half.sink = self
-        self._intake.open()
+        self._intake.grant()
 
     def headers(self, headers: Headers, *, end: bool) -> None:
         if end:
@@ -110,6 +104,7 @@ class _Reply:
             self._end(Headers(()))
         else:
             self._intake.use(flow)
+            self._intake.grant()
 
     def reset(self, error: int) -> None:
         code = code_of_reset(error)
@@ -120,6 +115,7 @@ class _Reply:
 
     def shifted(self, change: int) -> None:
         self._intake.shift(change)
+        self._intake.grant()
 
     def _take_message(self) -> None:
         if self._wire:

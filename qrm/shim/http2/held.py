@@ -46,6 +46,8 @@ class Held:
         self._handler = handler
         self._collector: Collector | None = Collector(link.hub.limits.max_message_bytes)
         self._intake = Intake(half)
+        self._reserved = 0
+        """Bytes that it was granted of what all such calls may have."""
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -61,7 +63,7 @@ class Held:
         if self.half.received_end:
             self._release(end=True)
         else:
-            self._intake.open()
+            self.regrant()
 
     # As a sink.
 
@@ -75,7 +77,6 @@ class Held:
         collector = self._collector
         if collector is None:
             return
-        self.link.held_bytes += len(payload)
         self._intake.take(flow)
         try:
             if collector.add(payload):
@@ -88,7 +89,8 @@ class Held:
         if end:
             self._release(end=True)
         else:
-            self._intake.use(flow, grant=self.link.may_grant(self))
+            self._intake.use(flow)
+            self.regrant()
 
     def reset(self, _error: int) -> None:
         """The client does not wait any more."""
@@ -101,10 +103,15 @@ class Held:
     def shifted(self, change: int) -> None:
         """As Sink."""
         self._intake.shift(change)
+        if self._collector is not None:
+            self.regrant()
 
     def regrant(self) -> None:
-        """Others have made room."""
-        self._intake.open()
+        """Let the client send more, if there is room."""
+        if self.link.may_grant(self):
+            self._intake.grant()
+            self.link.held_bytes += self._intake.extra - self._reserved
+            self._reserved = self._intake.extra
 
     # The handler's side.
 
@@ -199,15 +206,13 @@ class Held:
 
     def _collected(self) -> None:
         """Collecting has ended: others may begin."""
-        collector, self._collector = self._collector, None
-        if collector is None:
+        if self._collector is None:
             return
+        self._collector = None
         link = self.link
         link.held.pop(self, None)
-        link.held_bytes -= collector.size
+        link.held_bytes -= self._reserved
         for held in list(link.held):
-            if not link.may_grant(held):
-                break
             held.regrant()
 
     def _stop(self) -> None:

@@ -14,14 +14,15 @@ class Limits:
     request passes to the runtime unseen, and a larger reply to kubelet: what we cannot look at we do not judge. The
     handler of such a reply is told UNAVAILABLE, which stands for an outcome that it does not know."""
     max_held_bytes: int = 64 << 20
-    """Requests of one connection that are collected at a time: above it, only the oldest is granted more window."""
+    """What the calls of one connection whose requests are being collected may be granted, beyond the window that each
+    has to begin with; above it, only the oldest is granted more."""
     max_header_bytes: int = 1 << 20
     """A header list, as SETTINGS_MAX_HEADER_LIST_SIZE counts; above, the connection ends. grpc's default of 8 to 16 KiB
     is less than a long runc error needs."""
     max_streams: int = 4096
     """Calls at a time on a connection (RFC 9113, 5.1.2); above, they are refused. kubelet has some hundreds."""
     max_frame_bytes: int = 256 << 10
-    """The largest frame that we let a peer send, also where the other side would take larger ones: a frame is passed
+    """The largest frame that we send, and let a peer send where the other side takes as large ones: a frame is passed
     on when it is there as a whole."""
     window_bytes: int = 1 << 20
     """What a peer may send on a connection ahead of the other side's readiness (RFC 9113, 6.9): the bound on DATA that

@@ -52,6 +52,7 @@ class Link:
         self.held: dict[Held, None] = {}
         """Calls whose request is being collected, the oldest first."""
         self.held_bytes = 0
+        """What they were granted beyond the window that each has to begin with."""
 
     def reach(self) -> RuntimeSide:
         """The connection for a new call, dialled where there is none. Raises OSError where that cannot be done."""

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import Protocol
 
+import structlog
+
 from qrm.shim.http2 import frames
 from qrm.shim.http2.frames import ProtocolError
 from qrm.shim.http2.headers import NO_TABLE
 from qrm.shim.http2.limits import Limits
 from qrm.shim.http2.stream import Half
-from qrm.shim.http2.windows import Granted
+from qrm.shim.http2.windows import Granted, widened
+
+log = structlog.get_logger(__name__)
 
 _DEFAULTS = {
     frames.INITIAL_WINDOW_SIZE: frames.DEFAULT_WINDOW,
@@ -29,8 +33,8 @@ class Wire(Protocol):
     def waiting(self) -> int:
         """Bytes that were not sent yet."""
 
-    def close(self) -> None:
-        """Send what is to be sent, for a moment, and close."""
+    def close(self, *, at_once: bool) -> None:
+        """Close, at once or after what is to be sent, for which there is a moment."""
 
     def read(self, *, on: bool) -> None:
         """Go on reading, or pause."""
@@ -49,7 +53,9 @@ class Sending:
         self.send_window = frames.DEFAULT_WINDOW
         self.initial_window = frames.DEFAULT_WINDOW
         self.largest = frames.DEFAULT_FRAME
-        """Of the peer: its connection's window, its streams' first windows, its largest frame."""
+        """Of the peer: its connection's window, its streams' first windows, its largest frame as far as we use it."""
+        self.peer: dict[int, int] = {}
+        """The peer's settings."""
         self.told: dict[int, int] = {}
         """Settings that the peer was told."""
         self.paused = False
@@ -99,6 +105,23 @@ class Sending:
                 if half.sink is not None:
                     half.sink.shifted(change)
 
+    def heed(self, settings: dict[int, int]) -> None:
+        """Take the peer's settings, and acknowledge them. Raises ProtocolError where a window becomes too large."""
+        self.peer |= settings
+        self.largest = min(settings.get(frames.MAX_FRAME_SIZE, self.largest), self.limits.max_frame_bytes)
+        change = settings.get(frames.INITIAL_WINDOW_SIZE, self.initial_window) - self.initial_window
+        self.initial_window += change
+        for half in self.streams.values() if change else ():
+            half.window = widened(half.window, change)
+        self.out.append(frames.SETTINGS_ACK)
+        if change > 0:
+            self.pump()
+
+    def widen(self, increment: int) -> None:
+        """The peer takes more on the connection. Raises ProtocolError where that is too much."""
+        self.send_window = widened(self.send_window, increment)
+        self.pump()
+
     def write_headers(self, stream: int, block: bytes, *, end: bool) -> None:
         """Send a header block."""
         if not self._table_off:
@@ -113,7 +136,8 @@ class Sending:
 
     def credit(self, count: int) -> None:
         """Bytes that the peer has sent are used up."""
-        increment = self.granted.used(count)
+        self.granted.used(count)
+        increment = self.granted.due()
         if increment:
             self.out.append(frames.window_update(0, increment))
 
@@ -141,18 +165,20 @@ class Sending:
         self.out.clear()
         wire.write(data)
         if self.paused and wire.waiting() > _UNREAD * self.limits.buffer_bytes:
-            self.close(ProtocolError(frames.ENHANCE_YOUR_CALM, "answers are not read"))
+            log.warning("connection given up", reason="its peer does not read answers", bytes=wire.waiting())
+            self.close(at_once=True)
 
-    def close(self, error: ProtocolError | None = None) -> None:
-        """End the connection; a peer that broke the protocol is told so."""
+    def close(self, error: ProtocolError | None = None, *, at_once: bool = False) -> None:
+        """End the connection; a peer that broke the protocol is told so, where there is time."""
         if self.closed:
             return
         self.closed = True
         if error is not None:
+            log.warning("connection given up", reason=error.reason, code=error.code)
             self.out.append(frames.goaway(self.peers_last, error.code, error.reason.encode(errors="replace")))
         if self.wire is not None:
             if self.out:
                 self.wire.write(b"".join(self.out))
-            self.wire.close()
+            self.wire.close(at_once=at_once)
         self.lost()
         self.out.clear()

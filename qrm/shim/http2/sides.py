@@ -223,6 +223,8 @@ class RuntimeSide(Connection):
                 sink.lost()
             elif client is not None and not half.received_end:
                 client.fail(grpc.StatusCode.UNAVAILABLE, "the connection to the container runtime broke")
+            elif client is not None and not client.received_end:
+                client.reset(frames.NO_ERROR, after=True)
 
 
 def carried(source: Connection, limits: Limits) -> dict[int, int]:
@@ -230,6 +232,6 @@ def carried(source: Connection, limits: Limits) -> dict[int, int]:
     listed = min(source.peer.get(frames.MAX_HEADER_LIST_SIZE, limits.max_header_bytes), limits.max_header_bytes)
     return {
         frames.INITIAL_WINDOW_SIZE: source.initial_window,
-        frames.MAX_FRAME_SIZE: min(source.largest, limits.max_frame_bytes),
+        frames.MAX_FRAME_SIZE: source.largest,
         frames.MAX_HEADER_LIST_SIZE: listed,
     }

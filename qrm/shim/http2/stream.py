@@ -163,7 +163,7 @@ class Half:
         if not headers.informational:
             self.headers_sent = True
         if self.queue:
-            if len(self.queue) > _MOST_WAITING:
+            if len(self.queue) > _MOST_WAITING and not end:
                 raise ProtocolError(frames.ENHANCE_YOUR_CALM, "headers without end")
             self.queue.append(_Waiting(b"", headers=headers, end=end))
             return

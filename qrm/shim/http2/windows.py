@@ -36,21 +36,21 @@ class Granted:
         self.left -= count
         self.owed += count
 
-    def used(self, count: int) -> int:
-        """`count` bytes of what has come in are used up; returns what is to be granted now, mostly 0."""
+    def used(self, count: int) -> None:
+        """`count` bytes of what has come in are used up."""
         self.owed -= count
+
+    def due(self) -> int:
+        """What is to be granted now: nothing as long as enough is left, then all that the window lacks."""
         return self.grant() if self.left < self._low else 0
 
     def grant(self) -> int:
-        """What is to be granted now to have the window at its size, apart from what is not used up."""
-        increment = self._size - self.left - self.owed
-        if increment <= 0:
-            return 0
+        """What is to be granted to have the window at its size, apart from what is not used up."""
+        increment = max(self._size - self.left - self.owed, 0)
         self.left += increment
         self.extra += increment
         return increment
 
-    def shift(self, change: int) -> int:
-        """The peer was told another initial size; returns what is to be granted now."""
+    def shift(self, change: int) -> None:
+        """The peer was told another initial size."""
         self.left += change
-        return self.grant() if self.left < self._low else 0

@@ -1,0 +1,1 @@
+"""HTTP/2 of the shim."""
