@@ -104,7 +104,7 @@ class Edge(asyncio.Protocol):
 
     def abort(self) -> None:
         """Close the socket, whatever is still under way on it."""
-        if self._transport is not None and not self.lost.done():
+        if self._transport is not None:
             self._transport.abort()
 
     def read(self, *, on: bool) -> None:
