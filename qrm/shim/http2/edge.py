@@ -19,6 +19,8 @@ log = structlog.get_logger(__name__)
 
 _LINGER = 5.0
 """Seconds that a peer gets to read what was sent, and to close its side."""
+_PAUSE = 1.0
+"""Seconds before the next try where the process can take no more connections."""
 _AT_ONCE = 64
 """Connections accepted before others get their turn."""
 
@@ -125,24 +127,37 @@ class Acceptor:
     def __init__(self, listener: socket.socket, accepted: Callable[[socket.socket], None]) -> None:
         self._listener = listener
         self._accepted = accepted
+        self._loop = asyncio.get_running_loop()
+        self._pause: asyncio.TimerHandle | None = None
         listener.setblocking(False)
-        asyncio.get_running_loop().add_reader(listener.fileno(), self._take)
+        self._poll()
+
+    def _poll(self) -> None:
+        self._pause = None
+        self._loop.add_reader(self._listener.fileno(), self._take)
 
     def _take(self) -> bool:
         """Accept; whether somebody may still be waiting."""
         for _ in range(_AT_ONCE):
             try:
                 made, _address = self._listener.accept()
-            except OSError:  # nobody waits, or there are no descriptors: the next event tries again
+            except (BlockingIOError, ConnectionError):
+                return False
+            except OSError as error:  # no descriptors or memory: it would be so again at once
+                log.warning("no connection taken", error=str(error), next="another try soon")
+                self._loop.remove_reader(self._listener.fileno())
+                self._pause = self._loop.call_later(_PAUSE, self._poll)
                 return False
             self._accepted(made)
         return True
 
     def close(self) -> None:
         """Take who waits already, and stop."""
-        asyncio.get_running_loop().remove_reader(self._listener.fileno())
         while self._take():
             pass
+        if self._pause is not None:
+            self._pause.cancel()
+        self._loop.remove_reader(self._listener.fileno())
         self._listener.close()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -184,6 +185,7 @@ def test_answers_that_nobody_reads_cost_the_connection(tmp_path: Path, loop: Loo
             await other.until(frames.PING)
             assert transport.connections == 1
             other.writer.close()
+            await other.writer.wait_closed()
 
     run(loop, work())
 
@@ -215,6 +217,33 @@ def test_draining_lets_calls_end(tmp_path: Path, loop: Loop, patient: bool) -> N
             assert transport.connections == 0
             with pytest.raises(ConnectionRefusedError):
                 await asyncio.open_unix_connection(tmp_path / "qrm.sock")
+
+    run(loop, work())
+
+
+@LOOPS
+def test_without_descriptors_clients_wait(tmp_path: Path, loop: Loop) -> None:
+    """The process does not spin meanwhile, and takes them later."""
+
+    class Short(socket.socket):
+        tries = 0
+
+        def accept(self) -> tuple[socket.socket, object]:
+            Short.tries += 1
+            if Short.tries == 1:
+                raise OSError(errno.EMFILE, "Too many open files")
+            return super().accept()
+
+    async def work() -> None:
+        async with raw(tmp_path) as (transport, client, _):
+            await client.until(frames.SETTINGS)
+            short = Short(fileno=listening(tmp_path / "short.sock").detach())
+            await transport.listen(short)
+            late = End(*await asyncio.open_unix_connection(tmp_path / "short.sock"), client=True)
+            await late.until(frames.SETTINGS)
+            assert Short.tries <= 4
+            late.writer.close()
+            await late.writer.wait_closed()
 
     run(loop, work())
 
