@@ -59,6 +59,9 @@ def test_unknown_key(text: str, field: str) -> None:
     [
         ("[shim]\nsocket = 1\n", "shim.socket", "1"),
         ("[shim]\nbudget_seconds = 0\n", "shim.budget_seconds", "0"),
+        ("[rdt.classes.a]\n[rdt.classes.b]\nl3 = '300%'\n", "rdt.classes.b.l3", "'300%'"),
+        ("[profiles.p.io_max.'/dev/x']\nrbps = -1\n", "profiles.p.io_max./dev/x.rbps", "-1"),
+        ("[rdt.classes.a]\n[rdt.classes.'b/c']\n", "rdt.classes.b/c", "regex"),
         ("[shim]\nbudget_seconds = '10'\n", "shim.budget_seconds", "'10'"),
         ("[shim]\nmax_message_bytes = 1000\n", "shim.max_message_bytes", "1000"),
         ("[qos]\ndefault_level = 'gold'\n", "qos.default_level", "'gold'"),

@@ -16,6 +16,7 @@ from rich.console import Console, RenderableType
 
 from qrm import __version__
 from qrm.cli import client, render_explain, render_plan, render_pods, render_status, render_topology
+from qrm.cli.calibrate import calibrate_io
 from qrm.cli.client import Client, NotRunning
 from qrm.cli.failures import Commands
 from qrm.cli.manifest import read_manifest
@@ -242,6 +243,7 @@ def _show(answer: object, as_json: bool, draw: Callable[[Console], Iterable[Rend
 
 
 cli.add_command(plugin)
+cli.add_command(calibrate_io)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import click
 from qrm.config import Config, load
 from qrm.errors import ParseError
 from qrm.pods import qos
-from qrm.units import parse_millis
+from qrm.units import parse_millis, parse_quantity
 
 _KNOWN = (
     qos.QOS_LEVEL,
@@ -50,6 +50,22 @@ class Quantity(click.ParamType[int]):
             self.fail(str(error), param, ctx)
 
 
+class Bytes(click.ParamType[int]):
+    """An amount of bytes as Kubernetes writes it."""
+
+    name = "bytes"
+
+    def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Called by click."""
+        try:
+            amount = int(parse_quantity(str(value)))
+        except ParseError as error:
+            self.fail(str(error), param, ctx)
+        if amount < 1:
+            self.fail(f"{value!r} is less than one byte", param, ctx)
+        return amount
+
+
 class Annotation(click.ParamType[tuple[str, str]]):
     """KEY=VALUE. A key without a domain is one of Katalyst's, and those are checked, since a typo would ask nothing."""
 
@@ -69,4 +85,5 @@ class Annotation(click.ParamType[tuple[str, str]]):
 
 
 QUANTITY = Quantity()
+BYTES = Bytes()
 ANNOTATION = Annotation()

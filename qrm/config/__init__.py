@@ -3,6 +3,8 @@
 from qrm.config.base import Mode, Section
 from qrm.config.isolation import (
     IoCostDevice,
+    IoCostModel,
+    IoCostQos,
     IoCostSection,
     IoLimits,
     IsolationSection,
@@ -31,6 +33,8 @@ __all__ = [
     "Config",
     "HostSection",
     "IoCostDevice",
+    "IoCostModel",
+    "IoCostQos",
     "IoCostSection",
     "IoLimits",
     "IsolationSection",

@@ -16,10 +16,20 @@ Rate = Annotated[int, Meta(ge=0, le=1_000_000)]
 """Mbit/s."""
 Operations = Annotated[int, Meta(ge=0)]
 """Bytes or operations a second; 0: no limit."""
+Speed = Annotated[int, Meta(ge=1, le=1 << 40)]
+"""Bytes or operations a second; the kernel divides by them, and has failed at the ends of their range."""
+Percentile = Annotated[float, Meta(ge=0, le=100)]
+Microseconds = Annotated[int, Meta(ge=0, le=(1 << 32) - 1)]
+Scaling = Annotated[float, Meta(ge=1, le=10_000)]
+"""Percent; the kernel's own bounds (block/blk-iocost.c, VRATE_MIN_PPM and VRATE_MAX_PPM)."""
 Share = Annotated[str, Meta(pattern=r"^(|\d{1,4}%|\d+(\.\d+)?([kMGTPE]|[KMGTPE]i)?)$")]
 """A share of the memory request such as "120%", or a quantity of bytes such as "2Gi"; "": not ours to set."""
 Ways = Annotated[str, Meta(pattern=r"^(|100%|\d{1,2}%|0x[0-9a-fA-F]+)$")]
 """A share of a cache such as "30%", or a mask of its ways such as "0x3f"; "": all of it."""
+
+
+GroupName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
+"""Becomes the end of a directory's name."""
 
 
 class IsolationSection(Section, frozen=True):
@@ -98,7 +108,7 @@ class RdtClass(Section, frozen=True):
 class RdtSection(Section, frozen=True):
     """Cache and memory bandwidth. Each class but the empty ones needs one of the hardware's CLOSIDs."""
 
-    classes: dict[str, RdtClass] = field(default_factory=dict)
+    classes: dict[GroupName, RdtClass] = field(default_factory=dict)
     """By name, beside reclaimed with 30 % of L3, unless that is named; those that a profile names become groups below
     the resctrl mount, with "qrm-" in front."""
     monitoring: bool = True
@@ -109,22 +119,54 @@ class RdtSection(Section, frozen=True):
         force_setattr(self, "classes", {"reclaimed": RdtClass(l3="30%"), **self.classes})
 
 
+class IoCostModel(Section, frozen=True):
+    """What a disk can do at most (kernel cgroup-v2.rst, io.cost.model). A key that is left out is as without it."""
+
+    rbps: Speed | UnsetType = UNSET
+    """Bytes a second, reading in sequence."""
+    rseqiops: Speed | UnsetType = UNSET
+    """4 KiB reads a second, in sequence."""
+    rrandiops: Speed | UnsetType = UNSET
+    """4 KiB reads a second, at random places."""
+    wbps: Speed | UnsetType = UNSET
+    """Bytes a second, writing in sequence."""
+    wseqiops: Speed | UnsetType = UNSET
+    """4 KiB writes a second, in sequence."""
+    wrandiops: Speed | UnsetType = UNSET
+    """4 KiB writes a second, at random places."""
+
+
+class IoCostQos(Section, frozen=True):
+    """When a disk is saturated (kernel cgroup-v2.rst, io.cost.qos). A key that is left out is as without it."""
+
+    rpct: Percentile | UnsetType = UNSET
+    """This percentile of the reads' latencies has to be below rlat; 0: their latency does not count."""
+    rlat: Microseconds | UnsetType = UNSET
+    wpct: Percentile | UnsetType = UNSET
+    """This percentile of the writes' latencies has to be below wlat; 0: their latency does not count."""
+    wlat: Microseconds | UnsetType = UNSET
+    min: Scaling | UnsetType = UNSET
+    """How far the kernel may slow down, in percent of the model."""
+    max: Scaling | UnsetType = UNSET
+    """How far the kernel may speed up, in percent of the model."""
+
+
 class IoCostDevice(Section, frozen=True):
-    """The cost model of one disk (kernel cgroup-v2.rst, io.cost.model and io.cost.qos)."""
+    """The cost model of one disk."""
 
     kind: Literal["", "hdd", "sata_ssd", "nvme", "virtio"] = ""
     """Takes model and qos of qrm's table; "": what `qrm calibrate-io` measured, else the kind that the disk says."""
-    model: dict[str, Annotated[int, Meta(gt=0)]] = field(default_factory=dict)
-    """Over the table's or the measured: rbps, rseqiops, rrandiops, wbps, wseqiops, wrandiops."""
-    qos: dict[str, Annotated[float, Meta(ge=0)]] = field(default_factory=dict)
-    """Over the table's: rpct and wpct (percentile), rlat and wlat (microseconds), min and max (percent)."""
+    model: IoCostModel = field(default_factory=IoCostModel)
+    """Over the table's or the measured."""
+    qos: IoCostQos = field(default_factory=IoCostQos)
+    """Over the table's or the measured."""
 
 
 class IoCostSection(Section, frozen=True):
     """Block devices whose cost model is ours to set."""
 
     devices: dict[str, IoCostDevice] = field(default_factory=dict)
-    """By name, such as "/dev/nvme0n1", or by "8:0"."""
+    """By name, such as "/dev/nvme0n1", "nvme0n1" or "/dev/disk/by-id/...", or by "8:0"; a disk, not a partition."""
     others: Literal["leave", "measured", "table"] = "measured"
     """Disks that are not named: leave them alone, use what `qrm calibrate-io` measured, or the table if nothing was. A
     model that is too low costs throughput, so the table is not a default."""

@@ -77,22 +77,57 @@ def _check(config: Config) -> None:
 
 def _located(message: str, values: dict[str, Any]) -> str:
     """Msgspec's message with the field, as it is written in the file, and its value in front."""
-    found = re.fullmatch(r"(?P<what>.*?) - at `\$\.?(?P<where>.*)`", message, re.DOTALL)
+    found = re.fullmatch(r"(?P<what>.*?) - at (?P<key>`key` in )?`\$\.?(?P<where>.*)`", message, re.DOTALL)
     if found is None:
         return message
+    path = _path(found["where"] + ("[...]" if found["key"] else ""), values)
     value: Any = values
-    for key in found["where"].split("."):
+    for key in path:
         value = value.get(key) if isinstance(value, dict) else None
     shown = "" if value is None or isinstance(value, dict) else f" = {value!r}"
-    return f"{found['where']}{shown}: {_choices(found['where']) or found['what']}"
+    where, kind = ".".join(path), _type_at(found["where"])
+    if get_origin(kind) is Literal:
+        choices = ", ".join(each or '""' for each in get_args(kind))
+        return f"{where}{shown}: must be one of {choices}"
+    fields = getattr(kind, "__struct_fields__", ())
+    known = f", known are {', '.join(fields)}" if fields and "unknown field" in found["what"] else ""
+    return f"{where}{shown}: {found['what']}{known}"
 
 
-def _choices(where: str) -> str:
-    """What may stand at `section.key`, where that is one of a few words."""
+def _path(where: str, values: dict[str, Any]) -> list[str]:
+    """The keys to a wrong value. Msgspec has [...] in place of a name in a table: it is found by trying each alone."""
+    path: list[str] = []
+    table: Any = values
+    for part in re.findall(r"\[\.\.\.\]|[^.\[]+(?:\[\d+\])?", where):
+        if part == "[...]" and isinstance(table, dict):
+            part = next((name for name in table if not _converts({name: table[name]}, path)), part)
+        path.append(part)
+        table = table.get(part) if isinstance(table, dict) else None
+    return path
+
+
+def _converts(table: dict[str, Any], path: list[str]) -> bool:
+    """Whether a file with nothing but `table` at `path` is right."""
+    for key in reversed(path):
+        table = {key: table}
+    try:
+        msgspec.convert(table, Config)
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
+def _type_at(where: str) -> Any:
+    """The type of what stands at `section.key`; "[...]" behind a key means any entry of its table. None: unknown."""
     kind: Any = Config
-    for key in where.split("."):
-        kind = get_type_hints(kind).get(key) if isinstance(kind, type) else None
-    return f"must be one of {', '.join(get_args(kind))}" if get_origin(kind) is Literal else ""
+    for part in re.findall(r"\w+|\[\.\.\.\]", where):
+        if part == "[...]":
+            # A table is dict[str, ENTRY]; one that may be left out is that or UNSET.
+            table = next((each for each in (kind, *get_args(kind)) if get_origin(each) is dict), None)
+            kind = get_args(table)[-1] if table else None
+        else:
+            kind = get_type_hints(kind).get(part) if isinstance(kind, type) else None
+    return kind
 
 
 def split_address(text: str) -> tuple[str, int]:

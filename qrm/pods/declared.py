@@ -117,16 +117,25 @@ def with_bandwidth(
     Raises:
         BadRequest: An annotation is no bandwidth; the runtime would refuse the pod too.
     """
-    asked = {
-        resource: _mbits(annotation, annotations[annotation])
-        for annotation, resource in BANDWIDTH.items()
-        if annotation in annotations
-    }
+    asked = {resource: _rounded_up(Decimal(bits) / _BITS_PER_MBIT) for resource, bits in bandwidth(annotations).items()}
     main = main or annotations.get(MAIN_CONTAINER, "") or next(iter(declared), "")
     if not asked or not main or any(_BANDWIDTHS & each.quantities.keys() for each in declared.values()):
         return declared
     old = declared.get(main, Declared())
     return {**declared, main: replace(old, quantities={**old.quantities, **asked})}
+
+
+def bandwidth(annotations: Mapping[str, str]) -> Mapping[str, int]:
+    """The pod's bandwidth annotations in bit/s, as NET_EGRESS and NET_INGRESS.
+
+    Raises:
+        BadRequest: One is no bandwidth; the runtime would refuse the pod too.
+    """
+    return {
+        resource: _bits(annotation, annotations[annotation])
+        for annotation, resource in BANDWIDTH.items()
+        if annotation in annotations
+    }
 
 
 def merged(strong: Declared | None, weak: Declared | None) -> Declared | None:
@@ -229,14 +238,14 @@ def _rounded_up(number: Decimal) -> int:
     return int(number.to_integral_value(rounding="ROUND_CEILING"))
 
 
-def _mbits(annotation: str, text: str) -> int:
+def _bits(annotation: str, text: str) -> int:
     try:
         bits = _exact(text)
     except NotAllowed:
         bits = Decimal(0)
     if not _SMALLEST_BANDWIDTH <= bits <= _LARGEST_BANDWIDTH:
         raise BadRequest(f"{annotation} is {_shown(text)}, allowed: bits per second from 1k to 1P, such as 10M")
-    return _rounded_up(bits / _BITS_PER_MBIT)
+    return _rounded_up(bits)
 
 
 def _objects(parent: Mapping[str, Any], key: str) -> Iterator[Mapping[str, Any]]:

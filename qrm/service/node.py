@@ -80,7 +80,7 @@ class Node:
         self.processes = Processes(self.runtime, Cgroups(Path(config.host.cgroup), Path(config.host.proc)))
         self.files = ContainerFiles(config.isolation, config.profiles, self.processes, disk_number(config))
         find = SandboxFinder(self.runtime, self.files, self.defaults)
-        self.enforcer = Enforcer(dimensions(config), config.isolation, metrics, find)
+        self.enforcer = Enforcer(dimensions(config, metrics), config.isolation, metrics, find)
         pusher = Pusher(self.runtime, self.files, metrics)
         self.placements = Placements(self.book, Teller(self.book, pusher, ContainerLocks()), metrics, self.crew)
         self.observer = Observer(self.placements, uncertain_seconds=config.upkeep.uncertain_seconds)
@@ -147,10 +147,12 @@ class Node:
         if not self.context.ready.is_set():
             self.context.ready.set()
             log.info("ready", containers=len(self.book.ledger), adopted=adopted)
-            return
+        else:
+            log.info("runtime is back", adopted=adopted)
         self.placements.due.set()
-        did = [f"adopted {adopted}" if adopted else "", await self.upkeep.repair(), await self.isolation.cycle()]
-        log.info("runtime is back", did=", ".join(filter(None, did)))
+        did = [await self.upkeep.repair(), await self.isolation.cycle()]
+        if any(did):
+            log.info("caught up", did=", ".join(filter(None, did)))
 
     async def fall_silent(self) -> None:
         """Tell nothing more to the runtime and the kernel; what is being told may end."""

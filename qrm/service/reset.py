@@ -6,16 +6,18 @@ then the ledger and the sockets go.
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 from qrm.config import Config
 from qrm.enforcement.cgroup import Cgroups
 from qrm.enforcement.channel import open_channel
 from qrm.enforcement.isolation.containers import ContainerFiles
-from qrm.enforcement.isolation.dimension import NotEnforced
+from qrm.enforcement.isolation.dimension import Closing, NotEnforced
 from qrm.enforcement.processes import Processes
 from qrm.enforcement.runtime import MAX_MESSAGE, RuntimeClient
 from qrm.ledger.store import open_ledger
+from qrm.metrics import Metrics
 from qrm.service.api import ResetReport
 from qrm.service.giving_back import Giver, Own
 from qrm.service.isolation import dimensions, disk_number
@@ -43,7 +45,7 @@ async def reset(config: Config) -> ResetReport:
             done, failed = await Giver(runtime, processes, machine).give_back(_asked(config, files))
         finally:
             await channel.close()
-        undone, trouble = _undo_isolation(config)
+        undone, trouble = await asyncio.to_thread(_undo_isolation, config)
         failed += trouble
         removed = [] if failed else _remove_files(config)
     return ResetReport(done, failed, removed, undone)
@@ -52,11 +54,13 @@ async def reset(config: Config) -> ResetReport:
 def _undo_isolation(config: Config) -> tuple[list[str], list[str]]:
     """What was taken down of each dimension, whatever its mode is now, and what could not be."""
     done, failed = list[str](), list[str]()
-    for dimension in dimensions(config):
+    for dimension in dimensions(config, Metrics()):
         try:
             done += dimension.reset()
         except NotEnforced as error:
             failed.append(str(error))
+        if isinstance(dimension, Closing):
+            dimension.close()
     return done, failed
 
 

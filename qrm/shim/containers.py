@@ -6,6 +6,8 @@ import asyncio
 import time
 from dataclasses import replace
 
+import structlog
+
 from qrm.allocation.placements import Ask, Reservation
 from qrm.enforcement.channel import CallError
 from qrm.errors import BadRequest, DoesNotFit, QrmError
@@ -17,6 +19,8 @@ from qrm.shim.exchange import Exchange, forward_ending
 from qrm.shim.failpolicy import Action
 from qrm.upkeep.isolation import wanted_files
 from qrm.wire import cri_pb2 as cri
+
+log = structlog.get_logger(__name__)
 
 
 class ContainerCalls:
@@ -93,9 +97,18 @@ class ContainerCalls:
                 if error.outcome_known:
                     self._placements.exited([container_id])
                 raise
-            with self._placements.metrics.step("isolate start"):
-                await self._files.started(container_id, wanted_files(record, self._files))
+            await self._isolate(record)
             return reply
+
+    async def _isolate(self, record: Record) -> None:
+        """What could not be in force before the start; what takes too long is left to upkeep."""
+        try:
+            async with asyncio.timeout(self._context.budget_seconds):
+                with self._placements.metrics.step("isolate start"):
+                    await self._files.started(record.container_id, wanted_files(record, self._files))
+                    await self._context.enforcer.started(record.sandbox_id)
+        except TimeoutError:
+            log.warning("isolation takes too long", **record.named)
 
     async def _pre_start(self, record: Record) -> None:
         """Tell plugins that want to know; one that fails fails the start as the fail table says."""

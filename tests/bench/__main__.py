@@ -15,6 +15,7 @@ from pathlib import Path
 from tests.bench import crowd
 from tests.bench.allocation import CONTAINERS, PODS, allocation
 from tests.bench.idle import idle
+from tests.bench.isolation import isolation
 from tests.bench.latency import latency, populate
 from tests.bench.merging import merging
 from tests.bench.processes import Service, fake_runtime, memory_folder
@@ -22,6 +23,7 @@ from tests.bench.remote import remote
 from tests.bench.report import Table, as_json, show
 from tests.bench.restart import restart
 from tests.bench.together import together
+from tests.bench.transport import transport
 
 _FEW_PODS = 100
 _CPUS = 256
@@ -33,6 +35,9 @@ async def measure(folder: Path, disk: Path) -> AsyncIterator[Table]:
     yield merging()
     yield together(folder)
     yield await remote(folder)
+    yield isolation()
+    for table in await transport(folder):
+        yield table
     layout = crowd.MACHINES[_CPUS]
     pods = crowd.crowd(PODS, CONTAINERS, _CPUS)
     async with fake_runtime(folder, layout) as endpoint:

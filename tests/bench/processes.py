@@ -170,6 +170,19 @@ async def plugin(folder: Path, sysfs: Path, name: str) -> AsyncIterator[Path]:
         await stop(process)
 
 
+@asynccontextmanager
+async def socket_process(socket: Path, module: str, *arguments: str) -> AsyncIterator[psutil.Popen]:
+    """A module in a process of its own, which listens on `socket`."""
+    log = socket.with_suffix(".log")
+    with log.open("wb") as file:
+        process = _start(socket.parent, file, module, *arguments)
+    try:
+        await _connects(socket, process, log)
+        yield process
+    finally:
+        await stop(process)
+
+
 async def stop(process: psutil.Popen) -> None:
     """End a process that `start` began, with a signal first and by force if that does not help."""
     if process.poll() is not None:

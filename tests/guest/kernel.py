@@ -25,7 +25,7 @@ ARCHIVE_KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")  # debi
 QEMU = "qemu-system-x86_64"
 # Before QEMU 10, multi-threaded emulation corrupts code that the guest's kernel patches at run time.
 QEMU_OLDEST = 10
-TOOLS = ("busybox-static", "cpio", "kmod", "xz-utils")
+TOOLS = ("busybox-static", "cpio", "kmod", "xz-utils", "zstd")
 
 # Not the cloud flavour: it has no 9p. The preferred version is the one this harness was tried with.
 KERNEL_PREFERRED = "linux-image-6.12.95+deb12-amd64"

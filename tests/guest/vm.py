@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from . import resctrl as probe
 from .kernel import QEMU, GuestError, Kernel, default_cache, prepare
 
 __all__ = ["CHECKOUT", "GuestError", "GuestResult", "Kernel", "default_cache", "prepare", "run"]
@@ -56,6 +57,7 @@ def run(
     mounts: Sequence[Path] = (),
     cpus: int = 8,
     memory_per_node: str = "2G",
+    resctrl: bool = False,
     timeout: float,
 ) -> GuestResult:
     """Boot a guest, run `script` in it as root from the root of the checkout, and power it off.
@@ -65,14 +67,16 @@ def run(
     top-level folders that hold the system, the checkout, that Python and each folder in `mounts`; of /mnt,
     /run, /tmp and /var, which are the guest's own, only the folder itself. The console is printed as it comes.
 
-    Each node has half of the `cpus` and `memory_per_node` (a number with M or G). GuestError says that
-    the guest did not end by itself within `timeout` seconds (it is then killed) or did not get to the
-    script's end; a script that fails is no error here.
+    Each node has half of the `cpus` and `memory_per_node` (a number with M or G), and where `resctrl` is asked for, a
+    cache whose ways the kernel believes it can allocate. GuestError says that the guest did not end by itself within
+    `timeout` seconds (it is then killed) or did not get to the script's end; a script that fails is no error here.
     """
     with tempfile.TemporaryDirectory(prefix="qrm-guest-") as folder:
         initrd = _build_initrd(Path(folder), kernel, script, _shared_folders(mounts))
-        command = _qemu_command(kernel, initrd, cpus, memory_per_node)
-        console = _console_of(command, timeout)
+        stub = Path(folder, "gdb") if resctrl else None
+        command = _qemu_command(kernel, initrd, cpus, memory_per_node, stub)
+        address = probe.probe_address(kernel.image) if resctrl else 0
+        console = _console_of(command, timeout, stub, address)
     found = list(re.finditer(rf"^{MARKER} (\d+)$", console, re.MULTILINE))
     if not found:
         raise GuestError(f"the guest stopped before the script's end; its console ends with:\n{console[-_TAIL:]}")
@@ -120,14 +124,24 @@ def _write_output(target: Path, *command: str, stdin: str = "") -> None:
         subprocess.run(command, input=stdin.encode(), stdout=output, check=True)
 
 
-def _qemu_command(kernel: Kernel, initrd: Path, cpus: int, memory_per_node: str) -> list[str]:
-    """An emulated machine that ends when the guest powers off or panics, or when this process dies."""
+def _qemu_command(kernel: Kernel, initrd: Path, cpus: int, memory_per_node: str, stub: Path | None) -> list[str]:
+    """An emulated machine that ends when the guest powers off or panics, or when this process dies.
+
+    With `stub`, it waits stopped until GDB's protocol is spoken there.
+    """
     amount = re.fullmatch(r"(\d+)([MG])", memory_per_node)
     if amount is None or cpus < 2 or cpus % 2:
         raise GuestError(f"two equal nodes cannot be made of {cpus} CPUs and {memory_per_node} of memory each")
     half = cpus // 2
     command = ["setpriv", "--pdeathsig", "KILL", QEMU, "-nodefaults", "-no-user-config", "-display", "none"]
-    command += ["-accel", "tcg,thread=multi", "-cpu", _CPU_MODEL, "-smp", f"{cpus},sockets=2,cores={half}"]
+    command += [
+        "-accel",
+        "tcg,thread=multi",
+        "-cpu",
+        probe.CPU_MODEL if stub else _CPU_MODEL,
+        "-smp",
+        f"{cpus},sockets=2,cores={half}",
+    ]
     command += ["-m", f"{2 * int(amount[1])}{amount[2]}"]
     for node in (0, 1):
         command += ["-object", f"memory-backend-ram,id=memory{node},size={memory_per_node}"]
@@ -135,12 +149,17 @@ def _qemu_command(kernel: Kernel, initrd: Path, cpus: int, memory_per_node: str)
     command += ["-numa", f"dist,src=0,dst=1,val={_NODE_DISTANCE}"]
     command += ["-virtfs", "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap"]
     command += ["-kernel", str(kernel.image), "-initrd", str(initrd), "-no-reboot", "-serial", "stdio"]
-    command += ["-append", _KERNEL_OPTIONS]
-    return command
+    if stub is None:
+        return [*command, "-append", _KERNEL_OPTIONS]
+    command += ["-append", f"{_KERNEL_OPTIONS} {probe.KERNEL_OPTIONS}"]
+    return [*command, "-S", "-gdb", f"unix:{stub},server=on,wait=off"]
 
 
-def _console_of(command: Sequence[str], timeout: float) -> str:
-    """Run the emulator, print its console as it comes, and return all of it."""
+def _console_of(command: Sequence[str], timeout: float, stub: Path | None, address: int) -> str:
+    """Run the emulator, print its console as it comes, and return all of it.
+
+    With `stub`, the kernel's probe at `address` is answered first.
+    """
     expired = threading.Event()
     lines: list[str] = []
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as qemu:
@@ -153,6 +172,8 @@ def _console_of(command: Sequence[str], timeout: float) -> str:
         timer = threading.Timer(timeout, expire)
         timer.start()
         try:
+            if stub is not None:
+                probe.answer_probe(stub, address)
             for raw in qemu.stdout:
                 line = raw.decode(errors="replace").replace("\r", "")
                 print(line, end="", flush=True)

@@ -22,8 +22,9 @@ from qrm.enforcement.isolation.dimension import NotEnforced
 from qrm.enforcement.isolation.knobs import BURST, FILES, IDLE, WEIGHT, Amounts, Knobs, knobs, same
 from qrm.enforcement.isolation.profile import profile_for
 from qrm.enforcement.processes import Processes
-from qrm.errors import BadRequest
+from qrm.errors import BadRequest, ConfigError
 from qrm.pods.model import Qos, QosLevel
+from qrm.pods.qos import IO_MAX as IO_MAX_ANNOTATION
 from qrm.wire import cri_pb2 as cri
 
 log = structlog.get_logger(__name__)
@@ -56,7 +57,15 @@ class ContainerFiles:
         return self._abilities.files() & {name for name, key in FILES.items() if self._mode(key) != "off"}
 
     def check(self) -> None:
-        """Raise NotEnforced where a level's profile needs what is required and not there."""
+        """Look at the configuration before the first pod.
+
+        Raises:
+            NotEnforced: a level's profile needs what is required and not there.
+            ConfigError: a profile limits something that is not a disk.
+        """
+        for profile in self._profiles.values():
+            for device in profile.io_max if isinstance(profile.io_max, dict) else ():
+                self._number(device)
         for level in QosLevel:
             for name, why in self.wanted(Qos(level=level), Amounts(100_000, 1 << 30)).missing.items():
                 if name in FILES and self._abilities.known(name) and self._mode(FILES[name]) == "required":
@@ -80,9 +89,14 @@ class ContainerFiles:
         """As `wanted`, for a container that is to be created.
 
         Raises:
-            BadRequest: its pod names a profile that does not exist.
+            BadRequest: its pod names a profile that does not exist, or limits something that is not a disk.
             NotEnforced: what is required cannot be.
         """
+        for device in qos.io_max:
+            try:
+                self._number(device)
+            except ConfigError as error:
+                raise BadRequest(f"{IO_MAX_ANNOTATION}: {error}") from None
         made = self.wanted(qos, amounts)
         for name, why in made.missing.items():
             key = FILES[name.split()[0]]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from qrm.config import Profile
 from qrm.errors import QrmError
@@ -116,4 +116,22 @@ class Dimension(Protocol):
         Raises:
             NotEnforced: something could not be undone.
         """
+        ...
+
+
+@runtime_checkable
+class Starting(Protocol):
+    """A dimension that has something to do when a container has started."""
+
+    def started(self, sandbox: Sandbox) -> None:
+        """A container of `sandbox` runs, and does not have by inheritance what it is to have. Raises NotEnforced."""
+        ...
+
+
+@runtime_checkable
+class Closing(Protocol):
+    """A dimension that holds something of this process's, such as sockets."""
+
+    def close(self) -> None:
+        """Give it back; what is in force stays."""
         ...

@@ -16,7 +16,7 @@ from typing import TypeVar
 import structlog
 
 from qrm.config import IsolationSection, Mode
-from qrm.enforcement.isolation.dimension import Dimension, Fact, NotEnforced, Repairs, Sandbox
+from qrm.enforcement.isolation.dimension import Closing, Dimension, Fact, NotEnforced, Repairs, Sandbox, Starting
 from qrm.metrics import Metrics
 
 log = structlog.get_logger(__name__)
@@ -98,6 +98,16 @@ class Enforcer:
             if isinstance(result, BaseException):
                 raise result
 
+    async def started(self, sandbox_id: str) -> None:
+        """A container of the sandbox has started. What cannot be is logged, and tried again by the next repair."""
+        sandbox = self._sandboxes.get(sandbox_id)
+        for lane in self._lanes:
+            if lane.on and sandbox is not None and isinstance(lane.dimension, Starting):
+                try:
+                    await lane.run(lane.dimension.started, sandbox)
+                except NotEnforced as error:
+                    self._failed(lane, sandbox, error)
+
     @property
     def required(self) -> bool:
         """Whether a pod must not run without one of the dimensions."""
@@ -159,22 +169,6 @@ class Enforcer:
         """Of each dimension: its name, whether it is on, why, and what is not in force by sandbox id."""
         return [(lane.dimension.name, lane.on, lane.why, dict(lane.failed)) for lane in self._lanes]
 
-    async def reset(self) -> list[str]:
-        """Undo everything, whatever the modes are now; returns a line for each thing undone.
-
-        Raises:
-            NotEnforced: something could not be undone; the rest is.
-        """
-        done, failed = list[str](), list[str]()
-        for lane in self._lanes:
-            try:
-                done += await lane.run(lane.dimension.reset)
-            except NotEnforced as error:
-                failed.append(str(error))
-        if failed:
-            raise NotEnforced("; ".join(failed))
-        return done
-
     async def retire(self, seconds: float) -> None:
         """Begin nothing more, and wait for what was begun, at most `seconds`: another process may go on."""
         lanes = [lane for lane in self._lanes if lane.on]
@@ -185,22 +179,27 @@ class Enforcer:
                 await asyncio.gather(*(lane.run(_nothing) for lane in lanes))  # after all that the thread has to do
 
     def close(self) -> None:
-        """Let go of the threads; one that hangs is left to itself."""
+        """Let go of dimensions and threads; one that hangs is left to itself."""
         for lane in self._lanes:
-            lane.thread.shutdown(wait=False, cancel_futures=True)
+            if isinstance(lane.dimension, Closing):
+                lane.thread.submit(lane.dimension.close)
+            lane.thread.shutdown(wait=False)
 
     async def _admit(self, lane: _Lane, sandbox: Sandbox) -> None:
         try:
             with self._metrics.step(f"isolate {lane.dimension.name}"):
                 await lane.run(lane.dimension.admit, sandbox)
         except NotEnforced as error:
-            lane.failed[sandbox.id] = str(error)
+            self._failed(lane, sandbox, error)
             if lane.mode == "required":
                 raise
-            log.warning("not isolated", dimension=lane.dimension.name, pod=str(sandbox.pod), error=str(error))
         else:
             lane.failed.pop(sandbox.id, None)
         self._metrics.not_enforced.labels(lane.dimension.name).set(len(lane.failed))
+
+    def _failed(self, lane: _Lane, sandbox: Sandbox, error: NotEnforced) -> None:
+        lane.failed[sandbox.id] = str(error)
+        log.warning("not isolated", dimension=lane.dimension.name, pod=str(sandbox.pod), error=str(error))
 
     def _note(self, lane: _Lane, repairs: Repairs) -> list[str]:
         name = lane.dimension.name

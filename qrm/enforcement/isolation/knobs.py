@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from qrm.config import IoLimits, Profile
+from qrm.errors import ConfigError
 from qrm.pods.model import Qos
 from qrm.units import parse_quantity
 
@@ -60,7 +61,8 @@ def knobs(
 ) -> Knobs:
     """The files of a container of `qos` with `profile`, of which every key is set.
 
-    `able` are the files that this node has; `number` gives MAJ:MIN of a device, None where there is none of that name.
+    `able` are the files that this node has; `number` gives MAJ:MIN of a device, None where there is none of that name,
+    and raises ConfigError where the name is not a disk's.
     """
     files, missing = dict[str, str](), dict[str, str]()
     _cpu(files, profile, qos, amounts, able)
@@ -120,7 +122,11 @@ def _io_max(
 ) -> None:
     lines = []
     for device, limit in sorted(limits.items()):
-        found = number(device)
+        try:
+            found = number(device)
+        except ConfigError as error:
+            missing[f"{IO_MAX} {device}"] = str(error)
+            continue
         if found is None:
             missing[f"{IO_MAX} {device}"] = "there is no such disk"
         elif limit != IoLimits():

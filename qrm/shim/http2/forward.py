@@ -11,7 +11,7 @@ import grpc
 from qrm.enforcement.channel import CallError
 from qrm.shim.http2 import frames
 from qrm.shim.http2.headers import Headers
-from qrm.shim.http2.messages import Collector, Unreadable, unwrapped
+from qrm.shim.http2.messages import Collector, Parts, Unreadable, unwrapped
 from qrm.shim.http2.status import away, call_error, code_of_reset, timeout
 from qrm.shim.http2.stream import Half
 from qrm.shim.http2.windows import Granted
@@ -63,7 +63,7 @@ class Forwarded:
 
     initial: Headers | None
     """None for trailers-only."""
-    wire: bytes
+    wire: Parts
     """The message with its prefix, as it came."""
     message: bytes
     trailers: Headers
@@ -80,10 +80,14 @@ class _Reply:
         self._limit = held.link.hub.limits.max_message_bytes
         self._initial: Headers | None = None
         self._collector = Collector(self._limit)
-        self._wire = self._message = b""
+        self._wire: Parts = ()
+        self._message = b""
         self._intake = Intake(half)
         self.done: asyncio.Future[Forwarded] = asyncio.get_running_loop().create_future()
         half.sink = self
+
+    def begun(self) -> None:
+        """The stream is open at the runtime: only now may its window be granted."""
         self._intake.grant()
 
     def headers(self, headers: Headers, *, end: bool) -> None:
@@ -122,7 +126,7 @@ class _Reply:
             raise Unreadable("a second message")
         encoding = self._initial.get(b"grpc-encoding") if self._initial is not None else None
         wire = self._collector.first()
-        if len(wire) != self._collector.size:
+        if self._collector.beyond:
             raise Unreadable("a second message")
         self._message = unwrapped(wire, encoding, self._limit)
         self._wire = wire
@@ -145,14 +149,14 @@ class _Reply:
         half.pass_to(client)
         if self._initial is not None:
             client.send_headers(self._initial, end=False)
-        client.send_data(self._collector.taken(), end=end)
+        client.send_parts(self._collector.taken(), end=end)
 
     def _fail(self, error: CallError) -> None:
         if not self.done.done():
             self.done.set_exception(error)
 
 
-async def forward(held: Held, wire: bytes) -> Forwarded:
+async def forward(held: Held, wire: Parts) -> Forwarded:
     """Send a message to the runtime as the held call's, and wait for the whole answer.
 
     Raises:
@@ -167,7 +171,8 @@ async def forward(held: Held, wire: bytes) -> Forwarded:
     half = runtime.open(held.half)
     reply = _Reply(held, half)
     half.send_headers(request, end=False)
-    half.send_data(wire, end=True)
+    reply.begun()
+    half.send_parts(wire, end=True)
     link.flush()
     try:
         return await reply.done

@@ -12,7 +12,7 @@ from qrm.enforcement.channel import CallError
 from qrm.shim.exchange import Exchange, Handler
 from qrm.shim.http2.forward import Forwarded, Intake, forward
 from qrm.shim.http2.headers import Headers
-from qrm.shim.http2.messages import Collector, Unreadable, unwrapped, wrapped
+from qrm.shim.http2.messages import Collector, Parts, Unreadable, unwrapped, wrapped
 from qrm.shim.http2.status import GRPC, metadata, read_timeout, trailers, trailers_only
 from qrm.shim.http2.stream import Half
 
@@ -38,7 +38,7 @@ class Held:
         """Whether the call goes past its handler."""
         self.last: Forwarded | None = None
         """The runtime's latest answer."""
-        self.wire = b""
+        self.wire: Parts = ()
         """The message as the client sent it, and what the handler got of it."""
         self.message = b""
         self.deadline: float | None = None
@@ -115,7 +115,7 @@ class Held:
 
     # The handler's side.
 
-    def _run(self, wire: bytes) -> None:
+    def _run(self, wire: Parts) -> None:
         self.wire = wire
         self.message = unwrapped(wire, self.request.get(b"grpc-encoding"), self.link.hub.limits.max_message_bytes)
         self._collected()
@@ -156,13 +156,13 @@ class Held:
         half.call.code = grpc.StatusCode.OK
         if last is None:
             half.send_headers(Headers([(b":status", b"200"), GRPC]), end=False)
-            half.send_data(wrapped(reply), end=False)
+            half.send_parts(wrapped(reply), end=False)
             half.finish(Headers(trailers(grpc.StatusCode.OK, "")))
             return
         unchanged = reply is last.message
         if last.initial is not None:
             half.send_headers(last.initial if unchanged else _any_length(last.initial), end=False)
-        half.send_data(last.wire if unchanged else wrapped(reply), end=False)
+        half.send_parts(last.wire if unchanged else wrapped(reply), end=False)
         half.finish(last.trailers)
 
     def _refuse(self, error: CallError) -> None:
@@ -192,12 +192,12 @@ class Held:
     def _release(self, *, end: bool) -> None:
         """Let the call pass, with what was collected of it."""
         collector = self._collector
-        taken = collector.taken() if collector is not None else b""
+        taken = collector.taken() if collector is not None else ()
         self._stop()
         self.passed = True
         other = self.link.relay(self.half, self.request, end=end and not taken, ahead=self._intake.extra)
         if other is not None and taken:
-            other.send_data(taken, end=end)
+            other.send_parts(taken, end=end)
 
     def pass_reply(self) -> None:
         """The reply goes past the handler: what the runtime sends from now on is the client's."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from struct import Struct
 
 _PREFIX = Struct(">BL")
 PREFIX = _PREFIX.size
 """Bytes before each message: whether it is compressed, and its length."""
 
+_SMALL, _GATHERED = 4 << 10, 64 << 10
+"""Bytes below which a part is put together with what comes next, and up to which it is worth it."""
 _GZIP = 16 + zlib.MAX_WBITS
 """zlib's word for gzip's own header and trailer."""
 
@@ -17,20 +20,24 @@ class Unreadable(Exception):
     """A message that is too large, or compressed in a way that we do not know."""
 
 
-class Collector:
-    """Takes the bytes of a stream and finds the first message in them, however they are cut."""
+Parts = Sequence[bytes]
+"""Bytes that belong together and are not copied to be so."""
 
-    __slots__ = ("_limit", "_taken", "_whole")
+
+class Collector:
+    """Takes the bytes of a stream and finds the first message in them, however they are cut.
+
+    A reply may have megabytes: its parts are kept as they come and put together once.
+    """
+
+    __slots__ = ("_limit", "_parts", "_whole", "size")
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._taken = bytearray()
+        self._parts: list[bytes | bytearray] = []
         self._whole = 0
-
-    @property
-    def size(self) -> int:
+        self.size = 0
         """Bytes that came in."""
-        return len(self._taken)
 
     def add(self, part: bytes) -> bool:
         """Take the next bytes; whether the first message is there as a whole.
@@ -38,40 +45,55 @@ class Collector:
         Raises:
             Unreadable: it is larger than the limit. What has come in is kept.
         """
-        self._taken += part
+        self.size += len(part)
+        last = self._parts[-1] if self._parts else None
+        if isinstance(last, bytearray) and len(last) + len(part) <= _GATHERED:
+            last += part
+        else:
+            # Single bytes shall not cost an object each.
+            self._parts.append(bytearray(part) if len(part) < _SMALL else part)
         if not self._whole and self.size >= PREFIX:
-            self._whole = PREFIX + _PREFIX.unpack_from(self._taken)[1]
+            self._whole = PREFIX + _PREFIX.unpack(b"".join(self._parts)[:PREFIX])[1]
         if self._whole > PREFIX + self._limit:
             raise Unreadable(f"message of {self._whole - PREFIX} bytes")
         return 0 < self._whole <= self.size
 
-    def taken(self) -> bytes:
-        """All bytes that came in."""
-        return bytes(self._taken)
+    def taken(self) -> Parts:
+        """All that came in."""
+        return [bytes(part) if isinstance(part, bytearray) else part for part in self._parts]
 
-    def first(self) -> bytes:
+    def first(self) -> Parts:
         """The first message with its prefix; only once `add` has said that it is there."""
-        return bytes(self._taken[: self._whole])
+        return (b"".join(self._parts)[: self._whole],) if self.beyond else self.taken()
+
+    @property
+    def beyond(self) -> int:
+        """Bytes that came in after the first message."""
+        return self.size - self._whole
 
 
-def wrapped(message: bytes) -> bytes:
-    """A message with its prefix, not compressed."""
-    return _PREFIX.pack(0, len(message)) + message
+def wrapped(message: bytes) -> Parts:
+    """A message with its prefix, not compressed; a large one is not copied for that."""
+    prefix = _PREFIX.pack(0, len(message))
+    return (prefix, message) if len(message) > _GATHERED else (prefix + message,)
 
 
-def unwrapped(wire: bytes, encoding: bytes | None, limit: int) -> bytes:
+def unwrapped(wire: Parts, encoding: bytes | None, limit: int) -> bytes:
     """The message in what `wrapped` made, or a peer that uses the given grpc-encoding.
 
     Raises:
         Unreadable: compressed otherwise than by gzip, damaged, or of more than `limit` bytes.
     """
-    if not wire[0]:
-        return wire[PREFIX:]
+    if len(wire[0]) < PREFIX:
+        wire = [b"".join(wire)]
+    body = b"".join((memoryview(wire[0])[PREFIX:], *wire[1:]))
+    if not wire[0][0]:
+        return body
     if encoding != b"gzip":
         raise Unreadable(f"compressed by {encoding!r}")
     unpacker = zlib.decompressobj(_GZIP)
     try:
-        message = unpacker.decompress(wire[PREFIX:], limit + 1)
+        message = unpacker.decompress(body, limit + 1)
     except zlib.error as error:
         raise Unreadable(str(error)) from None
     if len(message) > limit or not unpacker.eof:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections import deque
 from typing import TYPE_CHECKING
 
 import grpc
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
 DRAINING = b"qrm-bye\x00"
 """Payload of the PING whose answer says that the client has seen our first GOAWAY."""
 
+_REMEMBERED = 256
+"""Streams whose late header blocks are expected. A client knows of our RST_STREAM after a round trip; and a request
+has no trailers in gRPC."""
+
 
 class ClientSide(Connection):
     """The connection that kubelet has made."""
@@ -34,6 +39,8 @@ class ClientSide(Connection):
         self.warned = False
         """Whether it was passed a first GOAWAY of the runtime's, which names no last stream."""
         self._expected = frames.PREFACE
+        self._given_up: deque[int] = deque(maxlen=_REMEMBERED)
+        """Streams that we ended, or never took, the latest last."""
         self.start(
             {
                 frames.MAX_CONCURRENT_STREAMS: self.limits.max_streams,
@@ -66,10 +73,13 @@ class ClientSide(Connection):
         if not stream & 1:
             raise ProtocolError(frames.PROTOCOL_ERROR, f"HEADERS on stream {stream}")
         if stream <= self.last:
-            return  # of a stream that was reset
+            if stream not in self._given_up:
+                raise ProtocolError(frames.STREAM_CLOSED, f"HEADERS on stream {stream}, which has ended or was skipped")
+            return
         self.last = stream
         if self.leaving is not None and stream > self.leaving:
-            return  # the client knows that it has to begin that one elsewhere
+            self._given_up.append(stream)  # the client knows that it has to begin that one elsewhere
+            return
         half = Half(self, stream, Call(headers.path, time.perf_counter()))
         half.received_end = end
         self.streams[stream] = half
@@ -82,6 +92,11 @@ class ClientSide(Connection):
             self.link.relay(half, headers, end=end)
         else:
             self.link.hold(half, headers, handler)
+
+    def write_reset(self, half: Half, error: int) -> None:
+        """Send RST_STREAM; what the client has sent on the stream before it hears of that is no mistake."""
+        self._given_up.append(half.id)
+        super().write_reset(half, error)
 
     def forgotten(self, half: Half) -> None:
         """A call has ended."""
@@ -162,7 +177,6 @@ class RuntimeSide(Connection):
 
     def relayed(self, half: Half, headers: Headers, *, end: bool) -> None:
         """The last headers have the status."""
-        """Only clients open streams."""
         if end:
             half.call.code = code_of(headers.grpc_status)
 

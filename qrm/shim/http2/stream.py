@@ -10,6 +10,7 @@ import grpc
 from qrm.shim.http2 import frames
 from qrm.shim.http2.frames import ProtocolError
 from qrm.shim.http2.headers import Headers
+from qrm.shim.http2.messages import Parts
 from qrm.shim.http2.status import trailers, trailers_only
 
 if TYPE_CHECKING:
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 _SMALL, _GATHERED = 4 << 10, 64 << 10
 """Bytes below which what waits is put together with what comes next, and up to which: a peer that sends single bytes
 shall not make us keep an object for each."""
+_AT_ONCE = 128 << 10
+"""Bytes that are given to the socket at a time: larger pieces cost more than they save."""
 _MOST_WAITING = 256
 """Items in a queue after which a peer that sends header blocks, which no window holds back, has gone too far."""
 
@@ -177,6 +180,13 @@ class Half:
             self.queue.append(_Waiting(data, sender=sender, end=end))
         self.pump()
 
+    def send_parts(self, parts: Parts, *, end: bool) -> None:
+        """As `send_data`, for bytes in several parts."""
+        *first, last = parts or (b"",)
+        for part in first:
+            self.send_data(part, end=False)
+        self.send_data(last, end=end)
+
     def pump(self) -> None:
         """Send what windows allow of what waits."""
         queue, connection = self.queue, self.connection
@@ -213,7 +223,7 @@ class Half:
             if count == size:
                 return True
             unflushed += count
-            if unflushed > connection.limits.buffer_bytes:
+            if unflushed > _AT_ONCE:
                 connection.flush()
                 unflushed = 0
 

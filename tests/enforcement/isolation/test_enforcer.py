@@ -39,6 +39,9 @@ class Faulty:
     def admit(self, sandbox: Sandbox) -> None:
         self._do(f"admit {sandbox.id}")
 
+    def started(self, sandbox: Sandbox) -> None:
+        self._do(f"started {sandbox.id}")
+
     def forget(self, sandbox_id: str) -> None:
         self.seen.append(f"forget {sandbox_id}")
 
@@ -125,6 +128,21 @@ async def test_a_pod_that_cannot_be_isolated(mode: str) -> None:
     assert [fact.name for fact in await enforcer.explain("a")] == ["group", "rdt is not in force"]
     await enforcer.repair(["a"], time.monotonic())
     assert [fact.name for fact in await enforcer.explain("a")] == ["group"]
+
+
+async def test_a_start_is_told_to_who_wants_to_know() -> None:
+    """Of a pod that is known; what fails then is tried again, whatever the mode: the container runs."""
+    dimension = Faulty()
+    enforcer = made(dimension, "required")
+    await enforcer.prepare()
+    await enforcer.started("a")
+    await enforcer.admit(sandbox("a"))
+    await enforcer.started("a")
+    assert dimension.seen == ["prepare", "admit a", "started a"]
+    dimension.broken = "no such thread"
+    await enforcer.started("a")
+    ((_, _, _, failed),) = enforcer.states()
+    assert failed == {"a": "no such thread"}
 
 
 async def test_one_that_hangs_holds_up_no_other(hung: Faulty) -> None:

@@ -14,6 +14,7 @@ from qrm.shim.http2 import frames
 from qrm.shim.http2.connection import Connection
 from qrm.shim.http2.limits import Limits
 from qrm.shim.http2.link import Link
+from qrm.shim.http2.messages import wrapped
 from qrm.shim.http2.sides import RuntimeSide
 from qrm.shim.http2.stream import Call
 
@@ -30,6 +31,11 @@ REQUEST: Fields = [
 REPLY: Fields = [(b":status", b"200"), (b"content-type", b"application/grpc")]
 OK: Fields = [(b"grpc-status", b"0"), (b"grpc-message", b"")]
 HELD = b"/runtime.v1.RuntimeService/CreateContainer"
+
+
+def framed(message: bytes) -> bytes:
+    """A gRPC message with its prefix."""
+    return b"".join(wrapped(message))
 
 
 def request(path: bytes = HELD, *more: tuple[bytes, bytes]) -> Fields:

@@ -14,8 +14,7 @@ from qrm.enforcement.channel import CallError
 from qrm.shim.exchange import Exchange, Handler
 from qrm.shim.http2 import frames
 from qrm.shim.http2.limits import Limits
-from qrm.shim.http2.messages import wrapped
-from tests.shim.http2.rig import HELD, OK, REPLY, REQUEST, Frame, Rig, data, payload, request
+from tests.shim.http2.rig import HELD, OK, REPLY, REQUEST, Frame, Rig, data, framed, payload, request
 from tests.support import until
 
 INITIAL = frames.INITIAL_WINDOW_SIZE
@@ -63,7 +62,7 @@ def answer(rig: Rig, stream: int, message: bytes = b"done") -> None:
     """The runtime's reply."""
     runtime = rig.runtime
     rig.say(
-        runtime, runtime.headers(stream, REPLY), data(stream, wrapped(message)), runtime.headers(stream, OK, end=True)
+        runtime, runtime.headers(stream, REPLY), data(stream, framed(message)), runtime.headers(stream, OK, end=True)
     )
 
 
@@ -76,16 +75,16 @@ async def test_a_handler_changes_request_and_reply(handling: Handling) -> None:
     handling.does = changes
     rig = made(handling)
     fields = request(HELD, (b"traceparent", b"00-4b"), (b"blob-bin", b"AAE"), (b"content-length", b"8"))
-    rig.say(rig.kubelet, rig.kubelet.headers(1, fields), data(1, wrapped(b"ask"), end=True))
+    rig.say(rig.kubelet, rig.kubelet.headers(1, fields), data(1, framed(b"ask"), end=True))
     headers, body = await begun(rig)
     assert headers.fields == [field for field in fields if field[0] != b"content-length"]
-    assert (body.payload, body.end) == (wrapped(b"ask!"), True)
+    assert (body.payload, body.end) == (framed(b"ask!"), True)
     last = [*OK, (b"future", b"\xff"), (b"grpc-status-details-bin", b"CAU")]
     runtime = rig.runtime
     first = [*REPLY, (b"early", b"1")]
-    rig.say(runtime, runtime.headers(1, first), data(1, wrapped(b"told")), runtime.headers(1, last, end=True))
+    rig.say(runtime, runtime.headers(1, first), data(1, framed(b"told")), runtime.headers(1, last, end=True))
     headers, body, trailers = await ended(rig)
-    assert (headers.fields, body.payload, trailers.fields) == (first, wrapped(b"<told>"), last)
+    assert (headers.fields, body.payload, trailers.fields) == (first, framed(b"<told>"), last)
     (seen,) = handling.seen
     assert (seen.method, seen.request, seen.seconds_left) == (HELD.decode(), b"ask", None)
     assert seen.metadata == (("traceparent", "00-4b"), ("blob-bin", b"\x00\x01"))
@@ -102,7 +101,7 @@ async def test_a_refusal_never_reaches_the_runtime(handling: Handling) -> None:
 
     handling.does = refuses
     rig = made(handling)
-    rig.say(rig.kubelet, rig.kubelet.headers(1, request()), data(1, wrapped(b"ask"), end=True))
+    rig.say(rig.kubelet, rig.kubelet.headers(1, request()), data(1, framed(b"ask"), end=True))
     (refusal,) = await ended(rig)
     assert refusal.end
     assert refusal.fields == [
@@ -120,7 +119,7 @@ async def test_a_refusal_never_reaches_the_runtime(handling: Handling) -> None:
 async def test_the_runtimes_error_passes_byte_by_byte(handling: Handling, trailers_only: bool) -> None:
     """Also where its spelling is not ours; the handler gets it decoded."""
     rig = made(handling)
-    rig.say(rig.kubelet, rig.kubelet.headers(1, request()), data(1, wrapped(b"ask"), end=True))
+    rig.say(rig.kubelet, rig.kubelet.headers(1, request()), data(1, framed(b"ask"), end=True))
     await begun(rig)
     last = [(b"grpc-status", b"05"), (b"grpc-message", b"odd%2dspelling%"), (b"grpc-status-details-bin", b"CAUSAA==")]
     sent = [[*REPLY, *last]] if trailers_only else [[*REPLY, (b"a", b"b")], last]
@@ -144,13 +143,13 @@ async def test_a_handler_may_forward_again(handling: Handling) -> None:
 
     handling.does = twice
     rig = made(handling)
-    rig.say(rig.kubelet, rig.kubelet.headers(1, request()), data(1, wrapped(b"ask"), end=True))
+    rig.say(rig.kubelet, rig.kubelet.headers(1, request()), data(1, framed(b"ask"), end=True))
     await begun(rig)
     rig.say(rig.runtime, rig.runtime.headers(1, [*REPLY, (b"grpc-status", b"14")], end=True))
     headers, body = await begun(rig)
-    assert (headers.stream, body.payload) == (3, wrapped(b"second"))
+    assert (headers.stream, body.payload) == (3, framed(b"second"))
     answer(rig, 3)
-    assert payload(await ended(rig)) == wrapped(b"done")
+    assert payload(await ended(rig)) == framed(b"done")
 
 
 async def test_a_held_call_delays_no_other_and_keeps_numbers_in_order(handling: Handling) -> None:
@@ -163,7 +162,7 @@ async def test_a_held_call_delays_no_other_and_keeps_numbers_in_order(handling: 
 
     handling.does = waits
     rig = made(handling)
-    rig.say(rig.kubelet, rig.kubelet.headers(1, request()), data(1, wrapped(b"ask"), end=True))
+    rig.say(rig.kubelet, rig.kubelet.headers(1, request()), data(1, framed(b"ask"), end=True))
     rig.say(rig.kubelet, rig.kubelet.headers(3, REQUEST), rig.kubelet.headers(5, REQUEST))
     assert [frame.stream for frame in rig.runtime.take(frames.HEADERS)] == [3, 5]
     gate.set()
@@ -194,7 +193,7 @@ async def test_a_tiny_window_holds_nobody_up(handling: Handling, initial: int) -
     rig = made(handling, settings={INITIAL: initial})
     rig.say(rig.runtime, frames.settings({INITIAL: initial}))
     rig.say(rig.kubelet, rig.kubelet.headers(1, request()))
-    wire, window, position = wrapped(big), initial, 0
+    wire, window, position = framed(big), initial, 0
     while position < len(wire):
         window += windows(rig, 1, to_runtime=False)
         size = min(window, 16384, len(wire) - position)
@@ -230,7 +229,7 @@ async def test_a_tiny_window_holds_nobody_up(handling: Handling, initial: int) -
 async def test_a_request_above_the_limit_passes_unseen(handling: Handling) -> None:
     """With what was collected, and with the windows that both sides have granted each other from there on."""
     rig = made(handling, Limits(max_message_bytes=50_000))
-    wire = wrapped(b"x" * 100_000)
+    wire = framed(b"x" * 100_000)
     rig.say(rig.runtime, frames.settings({INITIAL: 30_000}))
     rig.kubelet.take()
     rig.say(rig.kubelet, rig.kubelet.headers(1, request()), frames.window_update(1, 777))
@@ -257,10 +256,10 @@ async def test_a_request_above_the_limit_passes_unseen(handling: Handling) -> No
 async def test_a_reply_above_the_limit_passes_unseen(handling: Handling) -> None:
     """kubelet gets it whole; the handler learns that it does not know the outcome, and its answer is not asked for."""
     rig = made(handling, Limits(max_message_bytes=1000), {INITIAL: 100})
-    rig.say(rig.kubelet, rig.kubelet.headers(1, request()), data(1, wrapped(b"ask"), end=True))
+    rig.say(rig.kubelet, rig.kubelet.headers(1, request()), data(1, framed(b"ask"), end=True))
     await until(lambda: bool(handling.seen) and bool(rig.runtime.got))
     granted = windows(rig, 1, to_runtime=True)
-    wire = wrapped(b"y" * 5000)
+    wire = framed(b"y" * 5000)
     rig.say(rig.runtime, rig.runtime.headers(1, REPLY), data(1, wire[:3000]))
     rig.say(rig.kubelet, frames.window_update(1, granted))
     assert windows(rig, 1, to_runtime=True) == 0, "it was granted that before"
@@ -289,10 +288,10 @@ async def test_gzip_is_unpacked_and_left_packed_where_nothing_changes(handling: 
         encoding = (b"grpc-encoding", b"gzip")
         rig.say(rig.kubelet, rig.kubelet.headers(1, request(HELD, encoding)), data(1, packed[0], end=True))
         _, body = await begun(rig)
-        assert body.payload == (wrapped(b"ask!") if change else packed[0])
+        assert body.payload == (framed(b"ask!") if change else packed[0])
         rig.say(rig.runtime, rig.runtime.headers(1, [*REPLY, encoding]), data(1, packed[1]))
         rig.say(rig.runtime, rig.runtime.headers(1, OK, end=True))
-        assert payload(await ended(rig)) == (wrapped(b"told?") if change else packed[1])
+        assert payload(await ended(rig)) == (framed(b"told?") if change else packed[1])
 
 
 @pytest.mark.parametrize(
@@ -321,9 +320,9 @@ async def test_what_cannot_be_read_is_the_runtimes_to_judge(handling: Handling, 
 async def test_a_client_that_does_not_end_its_request_is_answered(handling: Handling) -> None:
     """The first message is the call, as for gRPC's servers; the rest is dropped and the stream closed."""
     rig = made(handling)
-    rig.say(rig.kubelet, rig.kubelet.headers(1, request()), data(1, wrapped(b"ask") + b"more"))
+    rig.say(rig.kubelet, rig.kubelet.headers(1, request()), data(1, framed(b"ask") + b"more"))
     _, body = await begun(rig)
-    assert (body.payload, body.end) == (wrapped(b"ask"), True)
+    assert (body.payload, body.end) == (framed(b"ask"), True)
     rig.say(rig.kubelet, data(1, b"and more"))
     answer(rig, 1)
     *_, last, reset = await ended(rig)
@@ -337,7 +336,7 @@ async def test_when_kubelet_gives_up_handler_and_runtime_do_too(handling: Handli
     if not asked:
         handling.does = lambda _: asyncio.get_running_loop().create_future()
     rig = made(handling)
-    rig.say(rig.kubelet, rig.kubelet.headers(1, request()), data(1, wrapped(b"ask"), end=True))
+    rig.say(rig.kubelet, rig.kubelet.headers(1, request()), data(1, framed(b"ask"), end=True))
     await until(lambda: bool(handling.seen))
     if asked:
         await begun(rig)
@@ -355,7 +354,7 @@ async def test_the_deadline_bounds_collecting_and_handling(handling: Handling, c
     rig = made(handling)
     rig.say(rig.kubelet, rig.kubelet.headers(1, request(HELD, (b"grpc-timeout", b"50m"))))
     if complete:
-        rig.say(rig.kubelet, data(1, wrapped(b"ask"), end=True))
+        rig.say(rig.kubelet, data(1, framed(b"ask"), end=True))
     await until(lambda: bool(rig.ended_calls))
     (told, *_) = await ended(rig)
     assert dict(told.fields)[b"grpc-status"] == b"4"
@@ -366,7 +365,7 @@ async def test_what_is_left_of_the_deadline_goes_on(handling: Handling) -> None:
     """The handler sees it and the runtime gets it."""
     rig = made(handling)
     rig.say(
-        rig.kubelet, rig.kubelet.headers(1, request(HELD, (b"grpc-timeout", b"90S"))), data(1, wrapped(b""), end=True)
+        rig.kubelet, rig.kubelet.headers(1, request(HELD, (b"grpc-timeout", b"90S"))), data(1, framed(b""), end=True)
     )
     headers, _ = await begun(rig)
     left = dict(headers.fields)[b"grpc-timeout"]
@@ -384,7 +383,7 @@ async def test_every_way_to_fail_is_an_error_that_the_handler_sees(handling: Han
     if how == "away":
         rig.break_off(rig.runtime)
         rig.away = True
-    rig.say(rig.kubelet, rig.kubelet.headers(1, request()), data(1, wrapped(b"ask"), end=True))
+    rig.say(rig.kubelet, rig.kubelet.headers(1, request()), data(1, framed(b"ask"), end=True))
     if how != "away":
         await begun(rig)
     runtime = rig.runtime
@@ -395,7 +394,7 @@ async def test_every_way_to_fail_is_an_error_that_the_handler_sees(handling: Han
     elif how == "no message":
         rig.say(runtime, runtime.headers(1, REPLY), runtime.headers(1, OK, end=True))
     elif how == "no trailers":
-        rig.say(runtime, runtime.headers(1, REPLY), data(1, wrapped(b"x"), end=True))
+        rig.say(runtime, runtime.headers(1, REPLY), data(1, framed(b"x"), end=True))
     elif how == "not gRPC":
         rig.say(runtime, runtime.headers(1, [(b":status", b"503")], end=True))
     *_, told = await ended(rig)
@@ -417,7 +416,7 @@ async def test_a_call_that_is_held_while_the_runtime_leaves_goes_to_the_next(han
 
     handling.does = waits
     rig = made(handling)
-    rig.say(rig.kubelet, rig.kubelet.headers(1, request()), data(1, wrapped(b"ask"), end=True))
+    rig.say(rig.kubelet, rig.kubelet.headers(1, request()), data(1, framed(b"ask"), end=True))
     rig.say(rig.runtime, frames.goaway(0, 0))
     assert [frames.read_goaway(frame.payload)[0] for frame in rig.kubelet.take(frames.GOAWAY)] == [1]
     gate.set()
@@ -426,7 +425,7 @@ async def test_a_call_that_is_held_while_the_runtime_leaves_goes_to_the_next(han
     rig.say(rig.runtime, frames.settings({}))
     assert rig.runtimes[0].closed
     answer(rig, 1)
-    assert payload(await ended(rig)) == wrapped(b"done")
+    assert payload(await ended(rig)) == framed(b"done")
     assert rig.kubelet.closed
 
 
@@ -438,7 +437,7 @@ async def test_a_handler_that_breaks_is_an_internal_error(handling: Handling) ->
 
     handling.does = breaks
     rig = made(handling)
-    rig.say(rig.kubelet, rig.kubelet.headers(1, request()), data(1, wrapped(b"ask"), end=True))
+    rig.say(rig.kubelet, rig.kubelet.headers(1, request()), data(1, framed(b"ask"), end=True))
     (told,) = await ended(rig)
     assert dict(told.fields)[b"grpc-status"] == b"13"
 
@@ -449,7 +448,7 @@ async def test_collecting_is_bounded_over_all_calls_and_ends_nevertheless(handli
     rig = made(handling, limits)
     rig.say(rig.runtime, frames.settings({INITIAL: 1000}))
     rig.kubelet.take()
-    wire = wrapped(b"x" * ((3 << 20) - 5))
+    wire = framed(b"x" * ((3 << 20) - 5))
     left = {}
     for stream in (1, 3, 5):
         rig.say(rig.kubelet, rig.kubelet.headers(stream, request()))

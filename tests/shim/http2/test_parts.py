@@ -15,8 +15,9 @@ from qrm.enforcement.channel import CallError
 from qrm.shim.http2 import frames, status
 from qrm.shim.http2.frames import ProtocolError
 from qrm.shim.http2.headers import NO_TABLE, HeaderDecoder, Headers
-from qrm.shim.http2.messages import Collector, Unreadable, unwrapped, wrapped
+from qrm.shim.http2.messages import Collector, Unreadable, unwrapped
 from qrm.shim.http2.windows import Granted, widened
+from tests.shim.http2.rig import framed
 
 names = st.from_regex(rb"[a-z][a-z0-9-]{0,12}", fullmatch=True)
 fields = st.lists(st.tuples(names, st.binary(max_size=200)), max_size=6)
@@ -82,7 +83,7 @@ def test_a_header_list_has_a_limit() -> None:
 @given(st.binary(max_size=200), st.binary(max_size=50), st.lists(st.integers(1, 60), max_size=300))
 def test_a_message_is_found_however_it_is_cut(message: bytes, after: bytes, cuts: list[int]) -> None:
     """At every place, with and without anything behind it."""
-    wire, collector = wrapped(message) + after, Collector(1000)
+    wire, collector = framed(message) + after, Collector(1000)
     found, position = False, 0
     for cut in [*cuts, 1000]:
         part = wire[position : position + cut]
@@ -92,13 +93,13 @@ def test_a_message_is_found_however_it_is_cut(message: bytes, after: bytes, cuts
         if found:
             assert unwrapped(collector.first(), None, 1000) == message
     assert found
-    assert collector.taken() == wire
+    assert b"".join(collector.taken()) == wire
 
 
 def test_a_message_above_the_limit_is_known_by_its_prefix() -> None:
     """Before its bytes are there."""
     collector = Collector(10)
-    assert collector.add(wrapped(b"x" * 10))
+    assert collector.add(framed(b"x" * 10))
     with pytest.raises(Unreadable):
         Collector(10).add(struct.pack(">BL", 0, 11))
 
@@ -107,7 +108,7 @@ def test_gzip_is_understood_and_nothing_else_is_guessed() -> None:
     """Also not a small message that becomes a large one, or one that is cut short."""
     packed = gzip.compress(b"x" * 1000)
     wire = struct.pack(">BL", 1, len(packed)) + packed
-    assert unwrapped(wire, b"gzip", 1000) == b"x" * 1000
+    assert unwrapped([wire], b"gzip", 1000) == b"x" * 1000
     for encoding, limit, given_wire in (
         (b"gzip", 999, wire),
         (b"gzip", 1000, wire[:-1]),
@@ -116,7 +117,7 @@ def test_gzip_is_understood_and_nothing_else_is_guessed() -> None:
         (None, 1000, wire),
     ):
         with pytest.raises(Unreadable):
-            unwrapped(given_wire, encoding, limit)
+            unwrapped([given_wire], encoding, limit)
 
 
 @given(st.lists(st.tuples(st.integers(0, 300), st.booleans(), st.integers(-200, 200)), max_size=60))

@@ -1,0 +1,1 @@
+"""Tests of qrm.enforcement.isolation.rdt."""
