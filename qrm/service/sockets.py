@@ -17,6 +17,9 @@ _LONGEST = 107
 _BACKLOG = 4096
 """Connections that may wait to be accepted; the kernel's own limit is net.core.somaxconn, 4096 since Linux 5.4."""
 
+_ACCEPTS = 1 << 16
+"""__SO_ACCEPTCON in the flags of /proc/net/unix."""
+
 
 class AlreadyRunning(QrmError):
     """Another qrm holds the lock."""
@@ -114,3 +117,12 @@ def listening_aside(private: Path) -> socket.socket:
         made.close()
         raise
     return made
+
+
+def is_listening(path: Path) -> bool:
+    """Whether some process listens on the unix socket at `path`, by the kernel's list (unix(7), proc(5))."""
+    for line in Path("/proc/net/unix").read_text().splitlines()[1:]:
+        fields = line.split(maxsplit=7)
+        if len(fields) == 8 and fields[7] == str(path) and int(fields[3], 16) & _ACCEPTS:
+            return True
+    return False

@@ -15,7 +15,7 @@ import pytest
 from qrm.errors import BadRequest
 from qrm.service import entrance
 from qrm.service.entrance import TakeOverFailed, enter, take_over
-from qrm.service.sockets import AlreadyRunning, listening, listening_aside
+from qrm.service.sockets import AlreadyRunning, is_listening, listening, listening_aside
 from tests.support import config
 
 from .processes import ACTIVATED
@@ -70,6 +70,16 @@ def test_what_is_not_kubelets_socket_is_refused(tmp_path: Path) -> None:
         assert "systemd passed 2 sockets (qrm.socket)" in _inherited(public, [made, other])[0]
         assert "no listening unix socket" in _inherited(public, [tcp])[0]
         assert f"listens on {tmp_path}/other.sock, shim.socket is {public}" in _inherited(public, [other])[0]
+
+
+def test_whether_somebody_listens(tmp_path: Path) -> None:
+    """A socket that systemd holds is told from one that a process has left behind."""
+    with listening_aside(tmp_path / "qrm.sock"), socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(str(tmp_path / "bound.sock"))
+        assert is_listening(tmp_path / "qrm.sock")
+        assert not is_listening(tmp_path / "bound.sock")
+    assert (tmp_path / "qrm.sock").exists()
+    assert not is_listening(tmp_path / "qrm.sock")
 
 
 async def test_who_does_not_answer_keeps_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

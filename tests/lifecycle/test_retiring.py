@@ -15,10 +15,11 @@ from qrm.config import Config
 from qrm.demo.fake_runtime import FakeRuntime
 from qrm.demo.kubelet import KubeletClient
 from qrm.metrics import Metrics
-from qrm.service import server
+from qrm.service import node, server
 from qrm.service.entrance import enter
 from qrm.service.server import Server, start
 from tests.crash.world import lines_of
+from tests.enforcement.isolation.test_enforcer import Faulty
 from tests.support import config, dedicated, pod, refused, until, wait_ready
 
 MORE = "[upkeep]\ndrift_seconds = 3600\n"
@@ -159,3 +160,28 @@ async def test_the_return_of_the_runtime_is_noticed_once(tmp_path: Path) -> None
                 await kubelet.end_pod(await kubelet.start_pod(pod("later")))
                 assert len(fake.calls_of("ListContainers")) == 1
             await under.retire()
+
+
+async def test_a_pod_of_the_old_process_is_isolated_in_the_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sandbox that comes about after its process has retired has its isolation before its first container."""
+    monkeypatch.setattr(server, "_SETTLE", 0.05)
+    rdt = Faulty()
+    monkeypatch.setattr(node, "dimensions", lambda *_: [rdt])
+    async with FakeRuntime(tmp_path) as fake:
+        settings = config(tmp_path, fake.endpoint, more=MORE)
+        async with serving(settings) as (old, kubelet):
+            wanted = pod("web")
+            hang = fake.faults.hang("RunPodSandbox")
+            running = asyncio.ensure_future(kubelet.run_pod(wanted))
+            await hang.entered.wait()
+            await old.retire()
+            async with serving(settings) as (new, again):
+                await until(lambda: "repair " in rdt.seen)
+                hang.release()
+                sandbox_id = await running
+                assert f"admit {sandbox_id}" not in rdt.seen
+                await again.create_container(sandbox_id, wanted, wanted.containers[0])
+                assert rdt.seen[-1] == f"admit {sandbox_id}"
+                await new.retire()
