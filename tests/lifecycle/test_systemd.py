@@ -14,7 +14,7 @@ import pytest
 from qrm.demo.fake_runtime import FakeRuntime
 from qrm.demo.kubelet import KubeletClient
 from qrm.topology.generate import write_sysfs
-from tests.support import TWO_NODES, dedicated, pod, until
+from tests.support import TWO_NODES, dedicated, pod, refused, until
 
 from .load import Load
 from .systemd import Systemd, systemd
@@ -86,6 +86,26 @@ async def test_no_call_fails_over_restarts(node: Node) -> None:
     assert [str(each) for each in tally.failures] == []
     assert "level=error" not in node.manager.said
     assert "Traceback" not in node.manager.said
+
+
+async def test_a_restart_does_not_wait_for_long_calls(node: Node) -> None:
+    """They go on in a copy of the old process, which `systemctl kill` ends."""
+    pods = [await node.kubelet.start_pod(pod(f"long-{number}")) for number in range(2)]
+    pid, calls = await node.manager.show("MainPID"), []
+    for each in pods:
+        hang = node.fake.faults.hang("StopContainer")
+        calls.append(asyncio.ensure_future(node.kubelet.stop_container(each.containers["c0"])))
+        await hang.entered.wait()
+        await node.manager.control("restart", "qrm")
+        pid = await node.serves(pid)
+        assert not any(call.done() for call in calls)
+        if each is pods[0]:
+            hang.release()
+            await calls.pop()
+    await node.manager.control("kill", "qrm")
+    assert "UNAVAILABLE" in await refused(calls[0])
+    await node.serves(pid)
+    node.fake.faults.clear()
 
 
 async def test_a_process_that_hangs_is_replaced(node: Node) -> None:
