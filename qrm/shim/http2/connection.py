@@ -14,6 +14,29 @@ from qrm.shim.http2.sending import Sending
 from qrm.shim.http2.stream import Half
 
 
+class _Run:
+    """Frames that lie side by side in what was read and go on as they are: one piece of bytes for all of them."""
+
+    __slots__ = ("_data", "_first", "_to")
+
+    def __init__(self, data: bytes | bytearray) -> None:
+        self._data = data
+        self._first = 0
+        self._to: Sending | None = None
+
+    def take(self, to: Sending, position: int) -> None:
+        """A frame that begins at `position` goes to `to`."""
+        if self._to is not to:
+            self.end(position)
+            self._to, self._first = to, position
+
+    def end(self, position: int) -> None:
+        """Something else begins at `position`."""
+        if self._to is not None:
+            self._to.out.append(self._data[self._first : position])
+            self._to = None
+
+
 class Connection(Sending):
     """What kubelet's and the runtime's have in common."""
 
@@ -88,49 +111,59 @@ class Connection(Sending):
             rest += fresh
             data = rest
         position, end = self.preface(data), len(data)
-        while end - position >= frames.HEAD:
-            high, low, kind, flags, stream = frames.unpack_head(data, position)
-            size = high << 8 | low
-            if size > self.frame_limit:
-                raise ProtocolError(frames.FRAME_SIZE_ERROR, f"frame of {size} bytes")
-            stop = position + frames.HEAD + size
-            if stop > end:
-                break
-            stream &= frames.LAST_STREAM
-            if kind or not self._pass(flags, stream, data, position, stop):
-                self._on_frame(kind, flags, stream, bytes(data[position + frames.HEAD : stop]))
-            if self.closed:
-                return
-            position = stop
+        run = _Run(data)
+        try:
+            while end - position >= frames.HEAD:
+                high, low, kind, flags, stream = frames.unpack_head(data, position)
+                size = high << 8 | low
+                if size > self.frame_limit:
+                    raise ProtocolError(frames.FRAME_SIZE_ERROR, f"frame of {size} bytes")
+                stop = position + frames.HEAD + size
+                if stop > end:
+                    break
+                stream &= frames.LAST_STREAM
+                other = None if kind else self._passed(flags, stream, size)
+                if other is not None and other.id == stream:
+                    run.take(other.connection, position)
+                else:
+                    run.end(position)
+                    self._one(other, kind, flags, stream, bytes(data[position + frames.HEAD : stop]))
+                if self.closed:
+                    return
+                position = stop
+        finally:
+            run.end(position)
         if data is rest:
             del rest[:position]
         elif position < end:
             rest += data[position:]
 
-    def _pass(self, flags: int, stream: int, data: bytes | bytearray, start: int, stop: int) -> bool:
-        """Pass a frame of DATA on as it is; whether that could be done."""
+    def _one(self, other: Half | None, kind: int, flags: int, stream: int, payload: bytes) -> None:
+        """A frame that does not go on as it is; with `other`, it goes there with another number."""
+        if other is None:
+            self._on_frame(kind, flags, stream, payload)
+        else:
+            other.connection.out += (frames.head(len(payload), frames.DATA, flags, other.id), payload)
+
+    def _passed(self, flags: int, stream: int, size: int) -> Half | None:
+        """Account for a frame of DATA that goes on as it is; the half that it goes to, None where it has to wait."""
         half = self.streams.get(stream)
         if half is None or half.received_end or flags & frames.PADDED or self._blocks.open is not None:
-            return False
+            return None
         other = half.other
         if other is None or other.queue or other.sent_end:
-            return False
-        to, size = other.connection, stop - start - frames.HEAD
+            return None
+        to = other.connection
         if size > other.window or size > to.send_window or size > to.largest:
-            return False
+            return None
         self._take_flow(size)
         other.window -= size
         to.send_window -= size
-        if stream == other.id:
-            to.out.append(data[start:stop])
-        else:
-            to.out.append(frames.head(size, frames.DATA, flags, other.id))
-            to.out.append(data[start + frames.HEAD : stop])
         self.credit(size)
         if flags & frames.END_STREAM:
             other.all_sent()
             half.peer_ended()
-        return True
+        return other
 
     def _on_frame(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
         if self._blocks.open is not None and kind != frames.CONTINUATION:

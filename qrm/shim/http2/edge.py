@@ -81,7 +81,7 @@ class Edge(asyncio.Protocol):
 
     # For the connection.
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | bytearray) -> None:
         """As Wire."""
         if self._transport is not None and not (self._ending or self._transport.is_closing()):
             self._transport.write(data)

@@ -27,7 +27,7 @@ _UNREAD = 8
 class Wire(Protocol):
     """The socket under a connection."""
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | bytearray) -> None:
         """Send, later if need be."""
 
     def waiting(self) -> int:
@@ -161,7 +161,7 @@ class Sending:
         wire = self.wire
         if wire is None or not self.out:
             return
-        data = b"".join(self.out)
+        data = self.out[0] if len(self.out) == 1 else b"".join(self.out)
         self.out.clear()
         wire.write(data)
         if self.paused and wire.waiting() > _UNREAD * self.limits.buffer_bytes:

@@ -107,8 +107,8 @@ class Peer:
         self.reading = True
         self._reader = Reader(preface=not client)
 
-    def write(self, data: bytes) -> None:
-        self.got += self._reader.read(data)
+    def write(self, data: bytes | bytearray) -> None:
+        self.got += self._reader.read(bytes(data))
 
     def waiting(self) -> int:
         return 0
