@@ -46,14 +46,18 @@ def pod(name: str, millis: int = 100, *, level: str = "", annotations: dict[str,
 
 def config(folder: Path, endpoint: str, *, more: str = "", layout: Layout | None = TWO_NODES) -> Config:
     """A configuration with everything under `folder`; the machine is generated, or this one where layout is None."""
+    return parse(config_text(folder, endpoint, more=more, layout=layout))
+
+
+def config_text(folder: Path, endpoint: str, *, more: str = "", layout: Layout | None = TWO_NODES) -> str:
+    """As `config`, as a file has it."""
     host = ""
     if layout is not None:
         sysfs = folder / "sys"
         if not sysfs.exists():
             write_sysfs(layout, sysfs)
         host = f'[host]\nsysfs = "{sysfs}"\nproc = "{folder}/proc"\ncgroup = "{folder}/cgroup"\n'
-    return parse(
-        f"""
+    return f"""
         [runtime]
         endpoint = "{endpoint}"
         [shim]
@@ -67,7 +71,6 @@ def config(folder: Path, endpoint: str, *, more: str = "", layout: Layout | None
         {host}
         {more}
         """
-    )
 
 
 @dataclass(frozen=True)

@@ -153,6 +153,16 @@ class Placements:
         self.book.put(replace(self._record(ask), container_id=container_id, mark=Mark.UNMANAGED))
         self.due.set()
 
+    def leave_behind(self, until: float) -> None:
+        """Another process goes on with the ledger: what the runtime was asked to make may come until the time `until`.
+
+        Unlike a creation that was broken off, it may still succeed, and must find its CPUs reserved.
+        """
+        for key in self.in_flight:
+            record = self.book.ledger.get(key)
+            if record is not None and record.pending:
+                self.book.put(replace(record, awaited=until))
+
     def exited(self, container_ids: Iterable[str]) -> None:
         """These instances have ended; what they held stays reserved for their pods."""
         self._set_running(container_ids, running=False)

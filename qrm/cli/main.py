@@ -64,8 +64,13 @@ def cli(context: click.Context, socket: Path) -> None:
 
 @cli.command()
 @config_option
-def serve(config_file: Path | None) -> None:
-    """Run the service, until SIGTERM. SIGHUP reads FILE again."""
+@click.option("--take-over", is_flag=True, help="Take the place of a qrm that runs without systemd.")
+def serve(config_file: Path | None, *, take_over: bool) -> None:
+    """Run the service, until SIGTERM. SIGHUP reads FILE again.
+
+    No call is lost when it is restarted or replaced: it finishes those that are under way, and new ones wait for the
+    next process. A second SIGTERM ends it at once.
+    """
     import uvloop
 
     from qrm.service import logs
@@ -74,7 +79,7 @@ def serve(config_file: Path | None) -> None:
     config = read_config(config_file)
     logs.configure(config.log)
     try:
-        uvloop.run(run_service(config, source=config_file))
+        uvloop.run(run_service(config, source=config_file, replace=take_over))
     except OSError as error:
         raise QrmError(f"cannot serve: {error}", hint="qrm serve needs root, and paths that it can write") from error
 

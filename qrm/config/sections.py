@@ -40,6 +40,9 @@ class ShimSection(Section, frozen=True):
     16 MiB themselves. What qrm does not look at has no limit."""
     budget_seconds: Positive = 10.0
     """How long qrm may think about one call before its fail policy applies; kubelet waits for 120 s."""
+    drain_seconds: Positive = 120.0
+    """How long calls may go on in a process that has been replaced; kubelet waits for 120 s, and for StopContainer as
+    long as the pod's grace period on top."""
 
 
 class StateSection(Section, frozen=True):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import time
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -17,6 +18,13 @@ from qrm.demo.fake_records import IMAGE_ID
 from qrm.demo.fake_store import Refusal, Store
 from qrm.demo.kubelet import IMAGE_SERVICE, RUNTIME_SERVICE
 from qrm.wire import cri_pb2
+
+_EVENTS = {
+    "CreateContainer": cri_pb2.CONTAINER_CREATED_EVENT,
+    "StartContainer": cri_pb2.CONTAINER_STARTED_EVENT,
+    "StopContainer": cri_pb2.CONTAINER_STOPPED_EVENT,
+    "RemoveContainer": cri_pb2.CONTAINER_DELETED_EVENT,
+}
 
 
 class Call(NamedTuple):
@@ -39,6 +47,7 @@ class Service(grpc.GenericRpcHandler):
         self._faults = faults
         self._echo = echo
         self._calls = calls
+        self._watching: set[asyncio.Queue[cri_pb2.ContainerEventResponse]] = set()
         self._methods = {
             **{f"/{RUNTIME_SERVICE}/{name}": method for name, method in _runtime_methods(store).items()},
             **{f"/{IMAGE_SERVICE}/{name}": method for name, method in _image_methods().items()},
@@ -53,6 +62,8 @@ class Service(grpc.GenericRpcHandler):
         if service == ECHO_SERVICE:
             return self._echo.handler(name)
         method = self._methods.get(path)
+        if path == f"/{RUNTIME_SERVICE}/GetContainerEvents":
+            return grpc.unary_stream_rpc_method_handler(self._events)
         if method is None:
             return grpc.unary_unary_rpc_method_handler(_refusing(service, name))
         return grpc.unary_unary_rpc_method_handler(self._serving(name, method))
@@ -68,10 +79,29 @@ class Service(grpc.GenericRpcHandler):
                 reply = method.answer(request)
             except Refusal as refusal:
                 await context.abort(refusal.code, refusal.message)
+            if name in _EVENTS:
+                self._tell(name, getattr(reply, "container_id", "") or getattr(request, "container_id", ""))
             await self._faults.strike(name, context, after=True)
             return reply.SerializeToString()
 
         return serve
+
+    def _tell(self, method: str, container_id: str) -> None:
+        event = cri_pb2.ContainerEventResponse(
+            container_id=container_id, container_event_type=_EVENTS[method], created_at=time.time_ns()
+        )
+        for each in self._watching:
+            each.put_nowait(event)
+
+    async def _events(self, _: bytes, _context: Context) -> AsyncIterator[bytes]:
+        """GetContainerEvents, as long as the client listens. What happens to containers by itself is not told."""
+        told = asyncio.Queue[cri_pb2.ContainerEventResponse]()
+        self._watching.add(told)
+        try:
+            while True:
+                yield (await told.get()).SerializeToString()
+        finally:
+            self._watching.discard(told)
 
 
 async def _when_given_up(act: Callable[[], object]) -> None:

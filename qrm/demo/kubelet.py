@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self, TypeVar
@@ -105,6 +105,16 @@ class KubeletClient:
         seconds = self._timeout if deadline is None else deadline
         answer: Reply = await rpc(request, timeout=seconds, wait_for_ready=wait)
         return answer
+
+    async def events(self) -> AsyncIterator[cri_pb2.ContainerEventResponse]:
+        """What happens to containers, for as long as the runtime tells."""
+        rpc: grpc.aio.UnaryStreamMultiCallable[Message, cri_pb2.ContainerEventResponse] = self._channel.unary_stream(
+            f"/{RUNTIME_SERVICE}/GetContainerEvents",
+            request_serializer=lambda message: message.SerializeToString(),
+            response_deserializer=cri_pb2.ContainerEventResponse.FromString,
+        )
+        async for event in rpc(cri_pb2.GetEventsRequest()):
+            yield event
 
     async def version(self, *, wait: bool = False) -> cri_pb2.VersionResponse:
         """What runs here, and whether it answers at all; `wait` for it after a restart."""

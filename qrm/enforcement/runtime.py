@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 from collections.abc import Mapping, Sequence
@@ -23,6 +24,8 @@ TIMEOUT = 30.0
 """Seconds for one of our calls; kubelet allows two minutes for its own."""
 MAX_MESSAGE = 64 << 20
 """Bytes of the longest reply. The runtime itself ends at 16 MiB; the margin costs nothing."""
+
+_RETIRED = "this process has retired, another one serves"
 
 Reply = TypeVar("Reply", bound=Message)
 
@@ -61,6 +64,16 @@ class RuntimeClient:
     def __init__(self, channel: grpc.aio.Channel, timeout: float = TIMEOUT) -> None:
         self._channel = channel
         self._timeout = timeout
+        self._calls = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._retired = False
+
+    async def retire(self, seconds: float) -> None:
+        """Make no more calls: they fail as if the runtime were away. Those under way may end, within `seconds`."""
+        self._retired = True
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._idle.wait(), seconds)
 
     async def version(self) -> cri.VersionResponse:
         """The runtime's name and version."""
@@ -125,13 +138,26 @@ class RuntimeClient:
         await self._call("UpdateContainerResources", request, cri.UpdateContainerResourcesResponse)
 
     async def _call(self, method: str, request: Message, reply: type[Reply]) -> Reply:
+        if self._retired:
+            raise CallError(grpc.StatusCode.UNAVAILABLE, _RETIRED)
         call = self._channel.unary_unary(
             SERVICE + method, request_serializer=type(request).SerializeToString, response_deserializer=reply.FromString
         )
+        self._calls += 1
+        self._idle.clear()
         try:
             answer: Reply = await call(request, timeout=self._timeout)
         except grpc.aio.AioRpcError as error:
             raise CallError.of(error) from None
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if self._retired and task is not None and not task.cancelling():  # by the channel, which was closed
+                raise CallError(grpc.StatusCode.UNAVAILABLE, _RETIRED) from None
+            raise
+        finally:
+            self._calls -= 1
+            if not self._calls:
+                self._idle.set()
         return answer
 
 

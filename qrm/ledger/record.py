@@ -49,6 +49,8 @@ class Record:
     """The memory nodes that the runtime last confirmed; None before the first time."""
     created: float = 0.0
     """Unix time of the first planning of this instance."""
+    awaited: float = 0.0
+    """Unix time until which a process that has retired may still be waiting for the runtime to make this instance."""
 
     @property
     def cpus(self) -> CPUSet | None:

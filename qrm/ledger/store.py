@@ -41,6 +41,7 @@ class Ledger:
         self._writing: set[ContainerKey] = set()
         self._lock = asyncio.Lock()
         self._thread = ThreadPoolExecutor(1, "ledger")
+        self._closed = False
 
     def __iter__(self) -> Iterator[Record]:
         return iter(tuple(self._records.values()))
@@ -79,9 +80,12 @@ class Ledger:
         """Make everything that changed durable, in one transaction.
 
         Raises:
-            LedgerError: the file could not be written; what changed is tried again with the next flush.
+            LedgerError: the file could not be written, and what changed is tried again with the next flush; or it is
+                closed, and may be another process's by now.
         """
         async with self._lock:
+            if self._closed and self._dirty:
+                raise LedgerError(f"{self.path} is closed", hint="this process has retired, another one serves")
             keys, self._dirty = self._dirty, set()
             if not keys:
                 return
@@ -100,7 +104,8 @@ class Ledger:
                 self._writing = set()
 
     def close(self) -> None:
-        """Wait for the writes under way and close the file."""
+        """Wait for the writes under way and close the file; what is changed in memory after that stays there."""
+        self._closed = True
         self._thread.shutdown()
         self._connection.close()
 

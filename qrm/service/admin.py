@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -36,8 +37,9 @@ _PATIENCE = 2.0
 class Admin:
     """What the qrm command may ask. Every method takes the request's JSON and returns a struct."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, give_way: Callable[[Path], None]) -> None:
         self._node = node
+        self._give_way = give_way
 
     async def status(self, _: bytes) -> api.Status:
         """The service at a glance."""
@@ -104,6 +106,11 @@ class Admin:
         """Each feature: on, off or degraded, and why."""
         return await examine(self._node)
 
+    async def give_way(self, request: bytes) -> int:
+        """Let another process take over; its pid, whose end is not waited for."""
+        self._give_way(Path(msgspec.json.decode(request, type=api.GiveWay).socket))
+        return os.getpid()
+
     async def _runtime(self) -> str:
         try:
             async with asyncio.timeout(_PATIENCE):
@@ -117,7 +124,7 @@ class Admin:
 
 class _Methods(grpc.GenericRpcHandler):
     def __init__(self, admin: Admin) -> None:
-        names = ("status", "topology", "pods", "explain", "plan", "doctor")
+        names = ("status", "topology", "pods", "explain", "plan", "doctor", "give_way")
         self._methods = {api.PREFIX + name: _json(getattr(admin, name)) for name in names}
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[bytes, bytes] | None:
@@ -139,12 +146,15 @@ def _json(method: Callable[[bytes], Awaitable[Any]]) -> Callable[[bytes, Context
 
 
 @asynccontextmanager
-async def admin_socket(node: Node) -> AsyncIterator[None]:
-    """Serve the admin API on the configured socket while the context is open."""
+async def admin_socket(node: Node, give_way: Callable[[Path], None]) -> AsyncIterator[None]:
+    """Serve the admin API on the configured socket while the context is open.
+
+    `give_way` is called for another process that wants to take over, with where it listens; raises BadRequest.
+    """
     public = Path(node.config.shim.admin_socket)
     private_directory(public.parent)
     server = grpc.aio.server()
-    server.add_generic_rpc_handlers((_Methods(Admin(node)),))
+    server.add_generic_rpc_handlers((_Methods(Admin(node, give_way)),))
     private = private_name(public)
     server.add_insecure_port(f"unix:{private}")
     await server.start()

@@ -213,3 +213,10 @@ class ResetReport(Struct, frozen=True):
     """Files."""
     undone: list[str] = []
     """What was taken down of the node's isolation."""
+
+
+class GiveWay(Struct, frozen=True):
+    """`qrm serve --take-over`: what the running process is asked. It answers with its pid."""
+
+    socket: str
+    """Where the other process listens, beside kubelet's socket and to be renamed over it."""

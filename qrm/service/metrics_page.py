@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from socketserver import TCPServer
+from threading import Thread
 
 from prometheus_client import CollectorRegistry, start_http_server
 
@@ -29,6 +32,15 @@ def metrics_page(listen: str, registry: CollectorRegistry) -> Iterator[None]:
     try:
         yield
     finally:
-        server.shutdown()
-        server.server_close()
+        _shut_down(server)
         thread.join()
+
+
+def _shut_down(server: TCPServer) -> None:
+    """End the server's loop, which looks twice a second whether it is to end, or when somebody connects."""
+    stopping = Thread(target=server.shutdown)
+    stopping.start()
+    with suppress(OSError), socket.socket(server.address_family) as knock:
+        knock.connect(server.server_address)
+    stopping.join()
+    server.server_close()

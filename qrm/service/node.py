@@ -44,11 +44,14 @@ from qrm.upkeep.growth import Growth
 from qrm.upkeep.isolation import IsolationUpkeep, SandboxFinder
 from qrm.upkeep.observe import Observer
 from qrm.upkeep.plugins import PluginUpkeep
+from qrm.upkeep.reach import whenever_reached
 
 log = structlog.get_logger(__name__)
 
-_FIRST_DIAL, _LAST_DIAL = 0.1, 3.0
-"""Seconds between tries to reach the runtime at the start, doubled each time, as kubelet's own dialling."""
+_FIRST_TRY, _LAST_TRY = 0.1, 3.0
+"""Seconds between tries until the runtime answers, doubled each time, as kubelet's own dialling."""
+_LAST_WORDS = 1.0
+"""Seconds that a call to the runtime and a change in the kernel may still take when the node is left."""
 
 
 class Node:
@@ -125,9 +128,13 @@ class Node:
         self.files.check()
         await self.enforcer.prepare()
 
-    async def compare_at_start(self) -> None:
-        """Bring the ledger up to date with the runtime, as soon as that answers, and then let pods in."""
-        pause = _FIRST_DIAL
+    async def follow_runtime(self) -> None:
+        """Compare with the runtime whenever it is reached, for the first time and after each of its restarts."""
+        await whenever_reached(self.channel, self.reached)
+
+    async def reached(self) -> None:
+        """Bring the ledger up to date with the runtime as soon as that answers; then let pods in, or catch up."""
+        pause = _FIRST_TRY
         while True:
             try:
                 adopted = await self.upkeep.compare_with_runtime()
@@ -135,11 +142,32 @@ class Node:
             except CallError as error:
                 log.info("runtime does not answer yet", error=str(error))
             await asyncio.sleep(pause)
-            pause = min(pause * 2, _LAST_DIAL)
+            pause = min(pause * 2, _LAST_TRY)
         await self.placements.flush_or_log()
         self.upkeep.count()
-        self.context.ready.set()
-        log.info("ready", containers=len(self.book.ledger), adopted=adopted)
+        if not self.context.ready.is_set():
+            self.context.ready.set()
+            log.info("ready", containers=len(self.book.ledger), adopted=adopted)
+        else:
+            log.info("runtime is back", adopted=adopted)
+        self.placements.due.set()
+        did = [await self.upkeep.repair(), await self.isolation.cycle()]
+        if any(did):
+            log.info("caught up", did=", ".join(filter(None, did)))
+
+    async def fall_silent(self) -> None:
+        """Tell nothing more to the runtime and the kernel; what is being told may end."""
+        await asyncio.gather(self.runtime.retire(_LAST_WORDS), self.enforcer.retire(_LAST_WORDS))
+
+    async def leave(self, until: float) -> None:
+        """Write the ledger for the last time.
+
+        Creations that were sent to the runtime may be answered to this process until the Unix time `until`, which the
+        ledger then says.
+        """
+        self.placements.leave_behind(until)
+        await self.placements.flush_or_log()
+        self.book.ledger.close()
 
     async def reconcile(self) -> None:
         """Let plugins be compared with the ledger once that is known to be complete: they forget what is not in it."""

@@ -8,6 +8,11 @@ import socket
 from contextlib import suppress
 
 
+def by_systemd() -> bool:
+    """Whether systemd runs this process, and is told how it is."""
+    return bool(os.environ.get("NOTIFY_SOCKET"))
+
+
 def notify(state: str) -> None:
     """Send `state`, such as "READY=1"; nothing happens where systemd did not ask for it."""
     address = os.environ.get("NOTIFY_SOCKET", "")

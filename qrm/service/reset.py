@@ -21,7 +21,7 @@ from qrm.metrics import Metrics
 from qrm.service.api import ResetReport
 from qrm.service.giving_back import Giver, Own
 from qrm.service.isolation import dimensions, disk_number
-from qrm.service.sockets import only_instance
+from qrm.service.sockets import is_listening, only_instance
 from qrm.topology.sysfs import read_machine
 from qrm.upkeep.isolation import wanted_files
 from qrm.wire import cri_pb2 as cri
@@ -82,13 +82,13 @@ def _asked(config: Config, files: ContainerFiles) -> dict[str, Own]:
 
 
 def _remove_files(config: Config) -> list[str]:
-    """What qrm keeps on disk; set-aside ledgers stay, somebody may want to look at them."""
+    """What qrm keeps on disk. Set-aside ledgers stay, somebody may want to look at them; so does systemd's socket."""
     ledger = _ledger_path(config)
     paths = [ledger, Path(f"{ledger}-wal"), Path(f"{ledger}-shm")]
     shim = config.shim
     paths += [Path(each) for each in (shim.socket, shim.admin_socket, shim.pod_resources_socket)]
     paths.append(_lock_path(config))
-    existing = [path for path in paths if path.exists()]
+    existing = [path for path in paths if path.exists() and not is_listening(path)]
     for path in existing:
         path.unlink()
     return [str(path) for path in existing]

@@ -1,33 +1,26 @@
-"""The running process: sockets, signals, and the list of its tasks."""
+"""The running process: how it begins, its signals, and how it ends."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import structlog
 
-from qrm import __version__
-from qrm.config import Config, load, socket_path
+from qrm.config import Config, load
 from qrm.errors import ConfigError
 from qrm.metrics import Metrics
-from qrm.service.admin import admin_socket
-from qrm.service.metrics_page import metrics_page
-from qrm.service.node import Node, build
-from qrm.service.notify import notify, watchdog
-from qrm.service.pod_resources import pod_resources_socket
-from qrm.service.sockets import listening, only_instance
-from qrm.service.tasks import guarded, periodic
-from qrm.shim.handlers import make_handlers
-from qrm.shim.transport import Limits, Transport
+from qrm.service.detach import detach
+from qrm.service.entrance import enter, take_over
+from qrm.service.node import Node
+from qrm.service.notify import by_systemd, notify
+from qrm.service.server import start
 
 log = structlog.get_logger(__name__)
-
-DRAIN_SECONDS = 10.0
-"""How long calls under way may go on after a stop was asked for."""
 
 
 @asynccontextmanager
@@ -37,72 +30,55 @@ async def running(config: Config, *, metrics: Metrics | None = None) -> AsyncIte
     Raises:
         QrmError: it cannot start.
     """
-    public = Path(config.shim.socket)
-    async with AsyncExitStack() as stack:
-        stack.enter_context(only_instance(Path(f"{public}.lock")))
-        node = await stack.enter_async_context(build(config, metrics or Metrics()))
-        await node.prepare()
-        stack.enter_context(metrics_page(config.metrics.listen, node.metrics.registry))
-        await stack.enter_async_context(admin_socket(node))
-        socket = Path(config.shim.pod_resources_socket)
-        await stack.enter_async_context(pod_resources_socket(node.book, node.context.ready, socket))
-        await stack.enter_async_context(_listening(node, public))
-        await stack.enter_async_context(_tasks(node))
-        log.info("serving", version=__version__, socket=str(public), runtime=config.runtime.endpoint)
-        yield node
+    server = await start(config, enter(config), metrics or Metrics())
+    try:
+        yield server.node
+    finally:
+        await server.retire()
+        await server.drain()
 
 
-async def serve(config: Config, *, source: Path | None = None, metrics: Metrics | None = None) -> None:
-    """Run the service until SIGTERM or SIGINT; SIGHUP reads `source` again.
+async def serve(
+    config: Config, *, source: Path | None = None, metrics: Metrics | None = None, replace: bool = False
+) -> None:
+    """Run the service until SIGTERM or SIGINT, or until another process takes over; SIGHUP reads `source` again.
+
+    At the end the node is left to whoever comes next, at once, and only the calls that are under way go on, without
+    being in anybody's way. A second signal ends those too.
+
+    Args:
+        config: All settings.
+        source: Where they are from.
+        metrics: Where to count.
+        replace: Take over from a process that serves already.
 
     Raises:
         QrmError: it cannot start.
     """
-    async with running(config, metrics=metrics) as node:
-        stopping = _stop_signals(lambda: _reload(node, source))
-        notify("READY=1")
-        await stopping.wait()
-        notify("STOPPING=1")
-    log.info("stopped")
+    entrance = await take_over(config) if replace else enter(config)
+    server = await start(config, entrance, metrics or Metrics())
+    stopping = _stop_signals(lambda: _reload(server.node, source))
+    given_away = asyncio.create_task(_then(entrance.given_away, stopping))
+    notify("READY=1")
+    await stopping.wait()
+    stopping.clear()
+    given_away.cancel()
+    notify("STOPPING=1")
+    await server.retire()
+    log.info("retired", streams=server.streams)
+    detached = by_systemd() and detach()
+    drained = asyncio.create_task(server.drain())
+    await asyncio.wait({drained, asyncio.create_task(stopping.wait())}, return_when=asyncio.FIRST_COMPLETED)
+    if not drained.done():
+        await server.close()
+    log.info("stopped", streams=server.streams)
+    if detached:
+        os._exit(0)
 
 
-@asynccontextmanager
-async def _tasks(node: Node) -> AsyncIterator[None]:
-    """Every loop of the process."""
-
-    def pause() -> float:
-        return node.config.upkeep.drift_seconds
-
-    loops: dict[str, Callable[[], Awaitable[None]]] = {
-        "compare": node.compare_at_start,
-        "growth": node.grow,
-        "upkeep": lambda: periodic("upkeep", pause, node.upkeep.cycle),
-        "repair": lambda: periodic("repair", pause, node.upkeep.repair),
-        "isolation": lambda: periodic("isolation", pause, node.isolate),
-        "watchdog": watchdog,
-    }
-    if node.registry is not None:
-        loops |= {"plugins": node.registry.run, "reconcile": node.reconcile}
-    tasks = [asyncio.create_task(guarded(name, loop), name=name) for name, loop in loops.items()]
-    try:
-        yield
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
-@asynccontextmanager
-async def _listening(node: Node, public: Path) -> AsyncIterator[None]:
-    """The shim on its socket; on the way out, calls under way may finish."""
-    limits = Limits(max_message_bytes=node.config.shim.max_message_bytes)
-    runtime = socket_path(node.config.runtime.endpoint)
-    transport = Transport(runtime, make_handlers(node.context), node.metrics, limits)
-    await transport.listen(listening(public))
-    try:
-        yield
-    finally:
-        await transport.drain(DRAIN_SECONDS)
+async def _then(event: asyncio.Event, other: asyncio.Event) -> None:
+    await event.wait()
+    other.set()
 
 
 def _stop_signals(reload: Callable[[], None]) -> asyncio.Event:

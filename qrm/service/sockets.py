@@ -17,27 +17,50 @@ _LONGEST = 107
 _BACKLOG = 4096
 """Connections that may wait to be accepted; the kernel's own limit is net.core.somaxconn, 4096 since Linux 5.4."""
 
+_ACCEPTS = 1 << 16
+"""__SO_ACCEPTCON in the flags of /proc/net/unix."""
+
 
 class AlreadyRunning(QrmError):
     """Another qrm holds the lock."""
 
 
-@contextmanager
-def only_instance(lock: Path) -> Iterator[None]:
-    """Hold the file at `lock` for as long as this process serves. Raises AlreadyRunning, OSError."""
-    private_directory(lock.parent)
-    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
+class Lock:
+    """Says that this process serves. It is let go with `release`, or by the kernel at the process's end."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the file at `path`; nothing is held yet. Raises OSError."""
+        private_directory(path.parent)
+        self._path = path
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    def take(self) -> None:
+        """Hold it. Raises AlreadyRunning."""
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            holder = os.read(descriptor, 32).decode(errors="replace").strip()
-            raise AlreadyRunning(f"another qrm (pid {holder}) holds {lock}", hint="stop it first") from None
-        os.ftruncate(descriptor, 0)
-        os.write(descriptor, f"{os.getpid()}\n".encode())
+            holder = os.pread(self._descriptor, 32, 0).decode(errors="replace").strip()
+            hint = "stop it first, or take its place with qrm serve --take-over"
+            raise AlreadyRunning(f"another qrm (pid {holder}) holds {self._path}", hint=hint) from None
+        os.ftruncate(self._descriptor, 0)
+        os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
+
+    def release(self) -> None:
+        """Let it go, for good."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+@contextmanager
+def only_instance(path: Path) -> Iterator[None]:
+    """Hold the lock at `path` while the context is open. Raises AlreadyRunning, OSError."""
+    lock = Lock(path)
+    try:
+        lock.take()
         yield
     finally:
-        os.close(descriptor)
+        lock.release()
 
 
 def private_directory(path: Path) -> None:
@@ -74,13 +97,32 @@ def listening(public: Path) -> socket.socket:
     Raises:
         QrmError, OSError: it cannot be made.
     """
-    private = private_name(public)
-    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    made = listening_aside(private_name(public))
     try:
-        made.bind(str(private))
-        made.listen(_BACKLOG)
-        publish(private, public)
+        publish(Path(made.getsockname()), public)
     except BaseException:
         made.close()
         raise
     return made
+
+
+def listening_aside(private: Path) -> socket.socket:
+    """A socket that listens at `private`, for its owner only, to be published later. Raises OSError."""
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        made.bind(str(private))
+        private.chmod(0o600)
+        made.listen(_BACKLOG)
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
+def is_listening(path: Path) -> bool:
+    """Whether some process listens on the unix socket at `path`, by the kernel's list (unix(7), proc(5))."""
+    for line in Path("/proc/net/unix").read_text().splitlines()[1:]:
+        fields = line.split(maxsplit=7)
+        if len(fields) == 8 and fields[7] == str(path) and int(fields[3], 16) & _ACCEPTS:
+            return True
+    return False

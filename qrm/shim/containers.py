@@ -35,7 +35,7 @@ class ContainerCalls:
     async def update(self, exchange: Exchange) -> bytes:
         """kubelet's memory, quota and shares, our cpuset; a changed CPU request is planned anew first."""
         message = cri.UpdateContainerResourcesRequest.FromString(exchange.request)
-        record = self._ledger.find(message.container_id)
+        record = await self._context.record(message.container_id)
         if record is None or not record.running:
             return await exchange.forward(exchange.request)
         asked = merge_asked(cri.LinuxContainerResources.FromString(record.asked), message.linux)
@@ -84,7 +84,7 @@ class ContainerCalls:
     async def start(self, exchange: Exchange) -> bytes:
         """A change that has not reached the container yet is told before its first instruction."""
         container_id = cri.StartContainerRequest.FromString(exchange.request).container_id
-        record = self._ledger.find(container_id)
+        record = await self._context.record(container_id)
         if record is None:
             return await exchange.forward(exchange.request)
         await self._pre_start(record)

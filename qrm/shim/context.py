@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 import grpc
@@ -19,10 +20,12 @@ from qrm.enforcement.isolation.dimension import NotEnforced
 from qrm.enforcement.isolation.enforcer import Enforcer, Find
 from qrm.enforcement.runtime import RuntimeClient
 from qrm.errors import BadRequest, DoesNotFit, LedgerError
+from qrm.ledger.record import Record
 from qrm.pods.model import QosLevel
 from qrm.pods.request import QosDefaults
 from qrm.pods.source import PodSource
 from qrm.shim.failpolicy import TABLE, Action, Cause
+from qrm.shim.under_way import UnderWay
 from qrm.upkeep.observe import Observer
 
 log = structlog.get_logger(__name__)
@@ -45,6 +48,19 @@ class Context:
     budget_seconds: float
     ready: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once ledger and runtime have been compared: before that nothing can be promised."""
+    under_way: UnderWay = field(default_factory=UnderWay)
+
+    async def record(self, container_id: str) -> Record | None:
+        """A container's line in the ledger.
+
+        One whose creation was answered to a process before this one is looked for at the runtime first.
+        """
+        ledger = self.placements.book.ledger
+        if ledger.find(container_id) is None and self.observer.uncertain():
+            asked = time.monotonic()
+            with suppress(CallError):
+                self.observer.judge_containers(await self.runtime.list_containers(), asked)
+        return ledger.find(container_id)
 
     @contextmanager
     def refusals(self) -> Iterator[None]:

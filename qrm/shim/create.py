@@ -15,6 +15,7 @@ from qrm.pods.request import read_request
 from qrm.shim.context import Context
 from qrm.shim.exchange import Exchange
 from qrm.shim.failpolicy import Action
+from qrm.shim.isolate import isolate_unknown
 from qrm.upkeep.isolation import amounts, wanted_files
 from qrm.wire import cri_pb2 as cri
 
@@ -36,6 +37,7 @@ class CreateContainer:
             message = cri.CreateContainerRequest.FromString(exchange.request)
             ask = await self._read(message)
             context.files.admit(ask.request.qos, amounts(ask.request, message.config.linux.resources))
+            await isolate_unknown(context, ask.sandbox_id)
         with context.refusals():
             try:
                 async with asyncio.timeout(context.budget_seconds):

@@ -35,8 +35,8 @@ def make_handlers(context: Context) -> Handlers:
         "ContainerStatus": containers.status,
         "ListContainers": containers.list_all,
     }
-    metrics = context.placements.metrics
-    return {SERVICE + method: _transparent(handler, metrics) for method, handler in handlers.items()}
+    metrics, following = context.placements.metrics, context.under_way.following
+    return {SERVICE + method: following(_transparent(handler, metrics)) for method, handler in handlers.items()}
 
 
 def _transparent(handler: Handler, metrics: Metrics) -> Handler:

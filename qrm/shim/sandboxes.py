@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 
 import grpc
@@ -14,6 +13,7 @@ from qrm.pods.declared import read_declared, with_bandwidth
 from qrm.pods.request import read_sandbox_qos
 from qrm.shim.context import Context
 from qrm.shim.exchange import Exchange, forward_ending
+from qrm.shim.isolate import isolate
 from qrm.units import request_millis
 from qrm.wire import cri_pb2 as cri
 
@@ -44,23 +44,16 @@ class SandboxCalls:
         return reply
 
     async def _isolate(self, sandbox_id: str) -> None:
-        """A pod that must not run without it is removed again; of any other, upkeep tries again."""
+        """A pod that must not run without it is removed again."""
         context = self._context
         try:
-            async with asyncio.timeout(context.budget_seconds):
-                sandbox = await context.find_sandbox(sandbox_id)
-                if sandbox is not None:
-                    await context.enforcer.admit(sandbox)
-        except (CallError, TimeoutError, NotEnforced) as error:
-            log.warning("pod not isolated", sandbox=sandbox_id, error=repr(error))
-            if not context.enforcer.required:
-                return
+            await isolate(context, sandbox_id)
+        except NotEnforced as error:
             try:
                 await context.runtime.stop_sandbox(sandbox_id)
             except CallError as left:
                 log.error("sandbox left behind", sandbox=sandbox_id, error=str(left))
-            reason = str(error) or f"not done within {context.budget_seconds:g} s"
-            raise context.refusal("not isolated", grpc.StatusCode.UNAVAILABLE, NotEnforced(reason)) from error
+            raise context.refusal("not isolated", grpc.StatusCode.UNAVAILABLE, error) from error
 
     def _gone(self, sandbox_id: str) -> None:
         self._placements.sandbox_gone(sandbox_id)

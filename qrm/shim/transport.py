@@ -25,6 +25,8 @@ __all__ = ["Limits", "Transport"]
 _HEARD = 1.0
 """Seconds that a client gets to say that it has heard of the end; gRPC's own servers wait for a round trip, too."""
 
+_GLANCE = 0.002
+"""Seconds between two looks whether all clients have said so."""
 
 _LIMITS = Limits()
 
@@ -41,7 +43,7 @@ class Transport:
         self._acceptors: list[Acceptor] = []
         self._links: set[Link] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._attaching: set[asyncio.Task[None]] = set()
+        self._attached: set[asyncio.Task[None]] = set()
         self._empty = asyncio.Event()
         self._empty.set()
 
@@ -55,6 +57,11 @@ class Transport:
         """Calls that are under way."""
         return sum(len(link.client.streams) for link in self._links)
 
+    @property
+    def paths(self) -> list[bytes]:
+        """The `:path` of each call that is under way."""
+        return [half.call.path for link in self._links for half in link.client.streams.values()]
+
     async def listen(self, listener: socket.socket) -> None:
         """Accept on a unix socket that listens already; it is closed by `stop_accepting`, its path is the caller's."""
         self._acceptors.append(Acceptor(listener, self._accepted))
@@ -65,28 +72,38 @@ class Transport:
             acceptor.close()
         self._acceptors.clear()
 
-    async def drain(self, seconds: float) -> bool:
-        """Let clients finish what they have begun, and begin nothing; what takes longer than `seconds` is ended.
+    async def leave(self) -> None:
+        """Let clients begin no more calls here, and return when they know; what they have begun goes on.
 
-        Clients are told in two steps, as gRPC's servers do: that there will be no more calls, and, once they have
-        heard that, which one was the last. So none is lost that was on its way. Returns whether all ended by
-        themselves.
+        They are told in two steps, as gRPC's servers do: that there will be no more calls, and, once they have heard
+        that, which one was the last. So none is lost that was on its way.
         """
         self.stop_accepting()
-        loop = asyncio.get_running_loop()
-        end = loop.time() + seconds
-        for link in list(self._links):
+        links = list(self._links)
+        for link in links:
             link.drain()
-        await self._emptied(min(_HEARD, seconds))
-        for link in list(self._links):
+        end = asyncio.get_running_loop().time() + _HEARD
+        while any(link in self._links and link.client.leaving is None for link in links):
+            if asyncio.get_running_loop().time() >= end:
+                break
+            await asyncio.sleep(_GLANCE)
+        for link in links:
             link.leave()
             link.flush()
-        done = await self._emptied(end - loop.time())
+
+    async def drain(self, seconds: float) -> bool:
+        """`leave`, and let clients finish what they have begun; what takes longer than `seconds` is ended.
+
+        Returns whether all ended by themselves.
+        """
+        end = asyncio.get_running_loop().time() + seconds
+        await self.leave()
+        done = await self._emptied(end - asyncio.get_running_loop().time())
         await self.close()
         return done
 
     async def close(self) -> None:
-        """End everything at once."""
+        """End everything at once; clients get a moment to read what they were sent."""
         self.stop_accepting()
         for link in list(self._links):
             link.leave()
@@ -94,8 +111,12 @@ class Transport:
         tasks = [task for task in self._tasks if task is not asyncio.current_task()]
         for task in tasks:
             task.cancel()
-        # Sockets on their way to their connections are closed there.
-        await asyncio.gather(*tasks, *self._attaching, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._attached:
+            await asyncio.wait(self._attached, timeout=_HEARD)
+        for task in self._attached:
+            task.cancel()
+        await asyncio.gather(*self._attached, return_exceptions=True)
 
     async def _emptied(self, seconds: float) -> bool:
         try:
@@ -134,5 +155,5 @@ class Transport:
 
     def _start(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
-        self._attaching.add(task)
-        task.add_done_callback(self._attaching.discard)
+        self._attached.add(task)
+        task.add_done_callback(self._attached.discard)

@@ -116,7 +116,7 @@ class Observer:
 
     def _commit_uncertain(self, containers: Iterable[cri.Container]) -> None:
         """Creations whose reply was lost but which the runtime has carried out."""
-        uncertain = {_instance(record): record for record in self._uncertain()}
+        uncertain = {_instance(record): record for record in self.uncertain()}
         if not uncertain:
             return
         for container in containers:
@@ -128,14 +128,16 @@ class Observer:
 
     def _given_up(self, asked: float) -> Sequence[Record]:
         """Creations with an unknown outcome that the runtime still does not list after the time for that is over."""
-        limit = time.time() - self.uncertain_seconds
+        now = time.time()
+        limit = now - self.uncertain_seconds
         return [
             record
-            for record in self._uncertain()
-            if record.created < limit and self._placements.older_than(record, asked)
+            for record in self.uncertain()
+            if record.created < limit and record.awaited < now and self._placements.older_than(record, asked)
         ]
 
-    def _uncertain(self) -> Sequence[Record]:
+    def uncertain(self) -> Sequence[Record]:
+        """Creations whose outcome is not known, and for whose answer no call of this process waits."""
         in_flight = self._placements.in_flight
         return [record for record in self._book.ledger if record.pending and record.key not in in_flight]
 

@@ -67,7 +67,7 @@ def main(settings: str, file: str) -> None:
     with (
         patch("qrm.service.node.open_ledger", stages.timed("ledger", open_ledger)),
         patch("qrm.service.node.read_machine", stages.timed("machine", read_machine)),
-        patch.object(Node, "compare_at_start", stages.last("compare", Node.compare_at_start)),
+        patch.object(Node, "reached", stages.last("compare", Node.reached)),
     ):
         cli(["serve", "--config", settings])
 

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from qrm.config import ShimSection
+
 SYSTEMD = Path(__file__).parents[2] / "systemd"
-UNIT, DROP_IN = "qrm.service", "kubelet.service.d/10-qrm.conf"
+UNIT, SOCKET, DROP_IN = "qrm.service", "qrm.socket", "kubelet.service.d/10-qrm.conf"
 EXPOSED = 3.0
 """How exposed the service may be by systemd's own measure, from 0 (not at all) to 10."""
 
@@ -31,6 +33,7 @@ def units(tmp_path: Path) -> Path:
     changed = re.sub(r"^ExecStart=\S+", "ExecStart=/bin/true", unit, flags=re.MULTILINE)
     assert changed != unit
     (tmp_path / UNIT).write_text(changed)
+    shutil.copy(SYSTEMD / SOCKET, tmp_path / SOCKET)
     (tmp_path / "kubelet.service").write_text(KUBELET)
     (tmp_path / DROP_IN).parent.mkdir()
     shutil.copy(SYSTEMD / DROP_IN, tmp_path / DROP_IN)
@@ -44,7 +47,7 @@ def _analyze(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("name", [UNIT, "kubelet.service"])
+@pytest.mark.parametrize("name", [UNIT, SOCKET, "kubelet.service"])
 def test_verify(units: Path, name: str) -> None:
     """Systemd understands every line, and has nothing to say about it."""
     result = _analyze(units, "verify", "--man=no", str(units / name))
@@ -90,6 +93,15 @@ def test_what_the_job_needs() -> None:
 def test_order() -> None:
     """Containerd, then qrm, then kubelet; and kubelet is told qrm's socket."""
     unit, drop_in = _settings(UNIT), _settings(DROP_IN)
-    assert (unit["After"], unit["Before"]) == (["containerd.service"], ["kubelet.service"])
-    assert drop_in["Requires"] == drop_in["After"] == ["qrm.service"]
+    assert (unit["After"], unit["Before"]) == (["qrm.socket", "containerd.service"], ["kubelet.service"])
+    assert (drop_in["Requires"], drop_in["After"]) == (["qrm.socket"], ["qrm.socket qrm.service"])
     assert drop_in["Environment"] == ['"KUBELET_EXTRA_ARGS=--container-runtime-endpoint=unix:///run/qrm/qrm.sock"']
+
+
+def test_the_socket_outlives_the_service() -> None:
+    """systemd's socket is the one that qrm expects; what the service does at its end leaves it and its folder alone."""
+    unit, socket = _settings(UNIT), _settings(SOCKET)
+    assert socket["ListenStream"] == [ShimSection().socket]
+    assert (socket["SocketMode"], socket["DirectoryMode"]) == (["0600"], ["0700"])
+    assert unit["Requires"] == unit["After"][:1] == [SOCKET]
+    assert (unit["RuntimeDirectoryPreserve"], unit["KillMode"]) == (["yes"], ["process"])

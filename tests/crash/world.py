@@ -7,7 +7,6 @@ compares what the ledger's file says with what the runtime and the cgroups say.
 from __future__ import annotations
 
 import asyncio
-import json
 import signal
 import sqlite3
 import sys
@@ -34,7 +33,7 @@ from qrm.ledger.codec import decode
 from qrm.ledger.record import CPU, Record
 from qrm.service import api
 from qrm.wire import cri_pb2
-from tests.support import TWO_NODES, config
+from tests.support import config, config_text
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 MACHINE = CPUSet(range(8))
@@ -107,7 +106,7 @@ class World:
     def __post_init__(self) -> None:
         self._file = self.folder / "qrm.toml"
         self._trigger = self.folder / "armed"
-        self._file.write_text(_toml(self.config))
+        self._file.write_text(config_text(self.folder, self.fake.endpoint, more=NO_ROUNDS))
 
     @property
     def kubelet(self) -> KubeletClient:
@@ -303,7 +302,7 @@ async def world(folder: Path) -> AsyncIterator[World]:
     guard = Guard(folder, fake.store)
     fake.cgroups = fake.store.cgroups = guard
     async with fake, KubeletClient(fake.endpoint) as direct:
-        settings = config(folder, fake.endpoint, more=NO_ROUNDS, layout=TWO_NODES)
+        settings = config(folder, fake.endpoint, more=NO_ROUNDS)
         made = World(folder, fake, guard, settings, direct)
         try:
             yield made
@@ -316,15 +315,3 @@ async def unavailable(call: Awaitable[object]) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await call
     assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
-
-
-def _toml(settings: Config) -> str:
-    """The settings as a file; JSON's strings, numbers and truth values are TOML's too."""
-    sections = msgspec.to_builtins(settings)
-    allocators = sections.pop("allocators")
-    sections |= {f"allocators.{name}": values for name, values in allocators.items()}
-    return "".join(
-        f"[{section}]\n"
-        + "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items() if value is not None)
-        for section, values in sections.items()
-    )

@@ -194,3 +194,17 @@ def test_keys_without_a_container_stand_for_the_pod() -> None:
     assert pod.is_pod
     assert not pod.pending
     assert record.pending
+
+
+async def test_a_closed_ledger_is_not_written(tmp_path: Path) -> None:
+    """It may be another process's by then: memory goes on, and who wants to be sure of the disk is told."""
+    ledger, _ = open_ledger(tmp_path / "ledger.db")
+    ledger.put(make("c0"))
+    await ledger.flush()
+    ledger.close()
+    ledger.put(make("c1"))
+    with pytest.raises(LedgerError, match="is closed"):
+        await ledger.flush()
+    ledger, _ = open_ledger(tmp_path / "ledger.db")
+    assert [each.key.container for each in ledger] == ["c0"]
+    ledger.close()

@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -112,6 +113,10 @@ class Enforcer:
         """Whether a pod must not run without one of the dimensions."""
         return any(lane.on and lane.mode == "required" for lane in self._lanes)
 
+    def knows(self, sandbox_id: str) -> bool:
+        """Whether a pod was admitted, by this process or as one that ran before."""
+        return sandbox_id in self._sandboxes
+
     @property
     def active(self) -> bool:
         """Whether any dimension is on."""
@@ -164,6 +169,15 @@ class Enforcer:
         """Of each dimension: its name, whether it is on, why, and what is not in force by sandbox id."""
         return [(lane.dimension.name, lane.on, lane.why, dict(lane.failed)) for lane in self._lanes]
 
+    async def retire(self, seconds: float) -> None:
+        """Begin nothing more, and wait for what was begun, at most `seconds`: another process may go on."""
+        lanes = [lane for lane in self._lanes if lane.on]
+        for lane in lanes:
+            lane.on = False
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await asyncio.gather(*(lane.run(_nothing) for lane in lanes))  # after all that the thread has to do
+
     def close(self) -> None:
         """Let go of dimensions and threads; one that hangs is left to itself."""
         for lane in self._lanes:
@@ -197,3 +211,7 @@ class Enforcer:
         lane.failed = dict(repairs.failed)
         self._metrics.not_enforced.labels(name).set(len(lane.failed))
         return [f"{name}: put back {count} {cause}" for cause, count in sorted(repairs.by_cause.items()) if count]
+
+
+def _nothing() -> None:
+    """To be the last one in a thread's queue."""

@@ -18,7 +18,7 @@ from qrm.shim.http2.sides import RuntimeSide
 log = structlog.get_logger(__name__)
 
 _LINGER = 5.0
-"""Seconds that a peer gets to read what was sent before its connection was closed."""
+"""Seconds that a peer gets to read what was sent, and to close its side."""
 _PAUSE = 1.0
 """Seconds before the next try where the process can take no more connections."""
 _AT_ONCE = 64
@@ -33,6 +33,9 @@ class Edge(asyncio.Protocol):
         self._link = link
         self._transport: asyncio.Transport | None = None
         self._reading = True
+        self._ending = False
+        self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done when the socket is closed."""
 
     # For asyncio.
 
@@ -42,7 +45,7 @@ class Edge(asyncio.Protocol):
         self._transport = transport
         transport.set_write_buffer_limits(high=self._connection.limits.buffer_bytes)
         if self._connection.closed:
-            transport.abort()
+            self.abort()
             return
         self._connection.wire = self
         self._link.flush()
@@ -70,6 +73,8 @@ class Edge(asyncio.Protocol):
 
     def connection_lost(self, _: Exception | None) -> None:
         """It is closed, by whomever."""
+        if not self.lost.done():
+            self.lost.set_result(None)
         self._connection.wire = None
         self._connection.close()
         self._link.flush()
@@ -78,7 +83,7 @@ class Edge(asyncio.Protocol):
 
     def write(self, data: bytes | bytearray) -> None:
         """As Wire."""
-        if self._transport is not None and not self._transport.is_closing():
+        if self._transport is not None and not (self._ending or self._transport.is_closing()):
             self._transport.write(data)
 
     def waiting(self) -> int:
@@ -86,21 +91,28 @@ class Edge(asyncio.Protocol):
         return self._transport.get_write_buffer_size() if self._transport is not None else 0
 
     def close(self, *, at_once: bool) -> None:
-        """As Wire."""
+        """As Wire. The peer is the first to close its socket.
+
+        One that writes to a socket that is closed already may not read any more what was sent to it before.
+        """
         transport = self._transport
-        if transport is None:
-            return
         if at_once:
-            transport.abort()
-            return
-        transport.close()
-        if self.waiting():
-            asyncio.get_running_loop().call_later(_LINGER, transport.abort)
+            self.abort()
+        elif transport is not None and not (self._ending or transport.is_closing()):
+            self.read(on=True)
+            self._ending = True
+            transport.write_eof()
+            asyncio.get_running_loop().call_later(_LINGER, self.abort)
+
+    def abort(self) -> None:
+        """Close the socket, whatever is still under way on it."""
+        if self._transport is not None:
+            self._transport.abort()
 
     def read(self, *, on: bool) -> None:
         """As Wire."""
         transport = self._transport
-        if transport is None or on is self._reading or transport.is_closing():
+        if transport is None or on is self._reading or self._ending or transport.is_closing():
             return
         self._reading = on
         if on:
@@ -124,22 +136,25 @@ class Acceptor:
         self._pause = None
         self._loop.add_reader(self._listener.fileno(), self._take)
 
-    def _take(self) -> None:
+    def _take(self) -> bool:
+        """Accept; whether somebody may still be waiting."""
         for _ in range(_AT_ONCE):
             try:
                 made, _address = self._listener.accept()
             except (BlockingIOError, ConnectionError):
-                return
+                return False
             except OSError as error:  # no descriptors or memory: it would be so again at once
                 log.warning("no connection taken", error=str(error), next="another try soon")
                 self._loop.remove_reader(self._listener.fileno())
                 self._pause = self._loop.call_later(_PAUSE, self._poll)
-                return
+                return False
             self._accepted(made)
+        return True
 
     def close(self) -> None:
         """Take who waits already, and stop."""
-        self._take()
+        while self._take():
+            pass
         if self._pause is not None:
             self._pause.cancel()
         self._loop.remove_reader(self._listener.fileno())
@@ -159,14 +174,20 @@ def connect(path: Path) -> socket.socket:
 
 
 async def attach(connected: socket.socket, connection: Connection, link: Link) -> None:
-    """Give a connection its socket."""
+    """Give a connection its socket, until that is closed."""
     loop = asyncio.get_running_loop()
+    edge = Edge(connection, link)
     try:
         if isinstance(connection, RuntimeSide):
-            await loop.create_unix_connection(lambda: Edge(connection, link), sock=connected)
+            await loop.create_unix_connection(lambda: edge, sock=connected)
         else:
-            await loop.connect_accepted_socket(lambda: Edge(connection, link), sock=connected)
+            await loop.connect_accepted_socket(lambda: edge, sock=connected)
+        await edge.lost
     except OSError:
         connected.close()
         connection.close()
         link.flush()
+    except asyncio.CancelledError:
+        edge.abort()
+        connected.close()
+        raise

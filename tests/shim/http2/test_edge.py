@@ -191,6 +191,27 @@ def test_answers_that_nobody_reads_cost_the_connection(tmp_path: Path, loop: Loo
 
 
 @LOOPS
+def test_the_client_closes_first(tmp_path: Path, loop: Loop) -> None:
+    """One that still writes when it has been sent everything is not cut off before it has read that."""
+
+    async def work() -> None:
+        running = asyncio.get_running_loop()
+        async with raw(tmp_path) as (transport, _, _ends):
+            with socket.socket(socket.AF_UNIX) as other:
+                other.setblocking(False)
+                await running.sock_connect(other, str(tmp_path / "qrm.sock"))
+                await until(lambda: transport.connections == 2)
+                draining = asyncio.ensure_future(transport.drain(0.1))
+                while await running.sock_recv(other, 1 << 16):
+                    pass
+                other.send(frames.PREFACE)
+                other.send(frames.settings({}))
+            await draining
+
+    run(loop, work())
+
+
+@LOOPS
 @pytest.mark.parametrize("patient", [True, False])
 def test_draining_lets_calls_end(tmp_path: Path, loop: Loop, patient: bool) -> None:
     """Two GOAWAYs around a PING; a call that does not end in time is cut off, and the answer is that it was."""

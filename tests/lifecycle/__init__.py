@@ -1,0 +1,1 @@
+"""qrm begins, is restarted, replaced and ended, under kubelet's calls."""
