@@ -26,6 +26,8 @@ TWO_NODES = Layout(nodes_per_socket=2, l3_per_socket=2, cores_per_socket=8)
 """8 CPUs without SMT, 0-3 on NUMA node 0 and 4-7 on node 1."""
 
 MIB = 1 << 20
+HOSTS_OWN = '[isolation]\nrdt = "off"\nio_cost = "off"\nnetwork = "off"\n'
+"""What is not a pod's own is this machine's, which may be in use."""
 
 
 def dedicated(name: str, cpus: int, *, annotations: dict[str, str] | None = None, count: int = 1) -> Pod:

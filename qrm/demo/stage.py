@@ -15,7 +15,16 @@ from typing import Any
 
 import structlog
 
-from qrm.config import Config, HostSection, LogSection, MetricsSection, RuntimeSection, ShimSection, StateSection
+from qrm.config import (
+    Config,
+    HostSection,
+    IsolationSection,
+    LogSection,
+    MetricsSection,
+    RuntimeSection,
+    ShimSection,
+    StateSection,
+)
 from qrm.cpuset import CPUSet
 from qrm.demo.cgroups import PodCgroups
 from qrm.demo.containerd import PrivateContainerd, missing_tools
@@ -152,6 +161,8 @@ def _config(folder: Path, endpoint: str, host: HostSection) -> Config:
             pod_resources_socket=str(own / "pod-resources.sock"),
         ),
         state=StateSection(directory=str(own / "state")),
+        # What is not a pod's own is the machine's, and none of the demo's business.
+        isolation=IsolationSection(rdt="off", io_cost="off", network="off"),
         metrics=MetricsSection(listen=""),
         log=LogSection(level="warning", format="console"),
         host=host,

@@ -17,7 +17,7 @@ from qrm.demo.pods import ContainerSpec, Pod
 from qrm.metrics import Metrics
 from qrm.service.node import Node
 from qrm.service.serve import running
-from tests.support import MIB, config, until, wait_ready
+from tests.support import HOSTS_OWN, MIB, config, until, wait_ready
 
 DRIFT_SECONDS = 0.3
 PATIENCE = 20.0
@@ -72,7 +72,7 @@ class Site:
     _kubelet: KubeletClient | None = None
 
     def __post_init__(self) -> None:
-        more = f"[upkeep]\ndrift_seconds = {DRIFT_SECONDS}"
+        more = f"{HOSTS_OWN}[upkeep]\ndrift_seconds = {DRIFT_SECONDS}"
         self.config = config(self.folder, self.containerd.endpoint, more=more, layout=None)
 
     @property

@@ -19,7 +19,7 @@ from qrm.demo.containerd import PrivateContainerd
 from qrm.demo.kubelet import KubeletClient
 from qrm.demo.pods import ContainerSpec, Pod
 from tests.crash.world import lines_of
-from tests.support import config_text
+from tests.support import HOSTS_OWN, config_text
 
 from .load import STUBBORN, Failure, Load, Tally
 from .processes import Succession, succession
@@ -94,7 +94,7 @@ async def main(seconds: float, tools: Path | None) -> int:
     folder = Path(f"/run/qrm-lifecycle-{os.getpid()}")
     with tempfile.TemporaryDirectory(prefix="qrm-") as own, PodCgroups(f"/qrm-lifecycle-{os.getpid()}") as cgroups:
         async with PrivateContainerd(folder, tools=tools) as containerd:
-            text = config_text(Path(own), containerd.endpoint, layout=None)
+            text = config_text(Path(own), containerd.endpoint, more=HOSTS_OWN, layout=None)
             async with (
                 succession(Path(own), text) as qrm,
                 KubeletClient(f"unix://{own}/run/qrm.sock", cgroups=cgroups) as kubelet,
