@@ -43,9 +43,12 @@ def pairs(metadata: grpc.aio.Metadata | None) -> Metadata:
     return tuple((key, value) for key, value in metadata) if metadata else ()
 
 
-def channel_options(max_message_bytes: int) -> list[tuple[str, int]]:
-    """Options for both sides of the shim: large messages and metadata, and quick reconnects, which cost little here."""
-    return [
+def open_channel(endpoint: str, max_message_bytes: int) -> grpc.aio.Channel:
+    """A channel to `endpoint`, which need not exist yet: grpc keeps dialling and calls fail at once until then.
+
+    For our own calls: large messages and metadata, and quick reconnects, which cost little on a unix socket.
+    """
+    options = [
         ("grpc.max_receive_message_length", max_message_bytes),
         ("grpc.max_send_message_length", -1),
         ("grpc.max_metadata_size", MAX_METADATA),
@@ -58,8 +61,4 @@ def channel_options(max_message_bytes: int) -> list[tuple[str, int]]:
         # One process may hold several channels to the same socket; each keeps a connection of its own.
         ("grpc.use_local_subchannel_pool", 1),
     ]
-
-
-def open_channel(endpoint: str, max_message_bytes: int) -> grpc.aio.Channel:
-    """A channel to `endpoint`, which need not exist yet: grpc keeps dialling and calls fail at once until then."""
-    return grpc.aio.insecure_channel(f"unix://{socket_path(endpoint)}", options=channel_options(max_message_bytes))
+    return grpc.aio.insecure_channel(f"unix://{socket_path(endpoint)}", options=options)

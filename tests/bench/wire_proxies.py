@@ -16,7 +16,7 @@ import grpc
 import grpc.aio
 import uvloop
 
-from qrm.enforcement.channel import Metadata, channel_options, open_channel, pairs
+from qrm.enforcement.channel import Metadata, open_channel, pairs
 from qrm.metrics import Metrics
 from qrm.shim.exchange import Exchange, Handler, Handlers
 from qrm.shim.transport import Transport
@@ -101,7 +101,7 @@ async def _frames(path: Path, runtime: Path, stopping: asyncio.Event) -> None:
 
 async def _messages(path: Path, runtime: Path, stopping: asyncio.Event) -> None:
     async with open_channel(f"unix://{runtime}", _LIMIT) as channel:
-        server = grpc.aio.server(options=channel_options(_LIMIT))
+        server = grpc.aio.server(options=[("grpc.max_receive_message_length", _LIMIT)])
         server.add_generic_rpc_handlers((_Messages(channel),))
         server.add_insecure_port(f"unix:{path}")
         await server.start()

@@ -46,11 +46,6 @@ class Monitoring:
         self._features = info.features
         self._left = 0
 
-    @property
-    def why_not(self) -> str:
-        """Why nothing is monitored on this node; "" where it is."""
-        return "" if self._rmids else "not monitored: rdt.monitoring is false or the hardware cannot"
-
     def name(self, uid: str) -> str:
         """The name of a pod's group; "" where there is to be none."""
         return f"{PREFIX}{uid}" if self._rmids and _NAME.fullmatch(uid) else ""
