@@ -19,10 +19,11 @@ ALL = "*"
 
 
 class Hang:
-    """A call that does not end. `entered` is set when one has begun to hang."""
+    """A call that does not end. `entered` is set when one has begun to hang, `left` when one does not any more."""
 
     def __init__(self) -> None:
         self.entered = asyncio.Event()
+        self.left = asyncio.Event()
         self._released = asyncio.Event()
 
     def release(self) -> None:
@@ -32,7 +33,10 @@ class Hang:
     async def wait(self) -> None:
         """Hang until `release`."""
         self.entered.set()
-        await self._released.wait()
+        try:
+            await self._released.wait()
+        finally:
+            self.left.set()
 
 
 @dataclass(slots=True)
