@@ -21,6 +21,8 @@ from qrm.metrics import Metrics
 
 log = structlog.get_logger(__name__)
 
+_PATIENCE = 20.0
+"""Seconds that a round waits for a dimension; one that takes longer is looked at again in the next."""
 Result = TypeVar("Result")
 Find = Callable[[str], Awaitable[Sandbox | None]]
 """Everything about a sandbox by its id; None where it is gone or not ours to isolate."""
@@ -36,12 +38,14 @@ class _Lane:
     on: bool = False
     why: str = ""
     """Why it is on or off."""
+    round: asyncio.Future[Repairs] | None = None
+    """The repair that is under way."""
     failed: dict[str, str] = field(default_factory=dict)
     """What is not in force, by sandbox id, "" for the node."""
 
-    async def run(self, work: Callable[..., Result], *arguments: object) -> Result:
-        """Run `work` in the dimension's thread."""
-        return await asyncio.get_running_loop().run_in_executor(self.thread, work, *arguments)
+    def run(self, work: Callable[..., Result], *arguments: object) -> asyncio.Future[Result]:
+        """Have `work` run in the dimension's thread, after all that it was given before."""
+        return asyncio.get_running_loop().run_in_executor(self.thread, work, *arguments)
 
 
 class Enforcer:
@@ -139,6 +143,24 @@ class Enforcer:
         Raises:
             CallError: a pod that is new here could not be looked up.
         """
+        await self._learn(sandbox_ids, asked)
+        for lane in self._lanes:
+            if lane.on and lane.round is None:
+                lane.round = lane.run(lane.dimension.repair, list(self._sandboxes.values()))
+        rounds = {lane.round for lane in self._lanes if lane.round is not None}
+        if rounds:
+            await asyncio.wait(rounds, timeout=_PATIENCE)
+        did = []
+        for lane in self._lanes:
+            done, lane.round = (lane.round, None) if lane.round and lane.round.done() else (None, lane.round)
+            if done is not None:
+                did += self._note(lane, done.result())
+            elif lane.round is not None:
+                log.warning("repair takes long", dimension=lane.dimension.name)
+        return ", ".join(did)
+
+    async def _learn(self, sandbox_ids: Sequence[str], asked: float) -> None:
+        """Know all pods that there are, and no others."""
         for gone in self._sandboxes.keys() - set(sandbox_ids):
             if self._since.get(gone, 0.0) < asked:
                 self._sandboxes.pop(gone)
@@ -147,12 +169,6 @@ class Enforcer:
             found = await self._find(new)
             if found is not None:
                 self._sandboxes[new] = found
-        did = []
-        for lane in self._lanes:
-            if lane.on:
-                repairs = await lane.run(lane.dimension.repair, list(self._sandboxes.values()))
-                did += self._note(lane, repairs)
-        return ", ".join(did)
 
     async def explain(self, sandbox_id: str) -> list[Fact]:
         """What a pod is to have of each dimension, and what the kernel has."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from qrm.config import IsolationSection
+from qrm.enforcement.isolation import enforcer as enforcer_module
 from qrm.enforcement.isolation.dimension import Fact, NotEnforced, Probe, Repairs, Sandbox
 from qrm.enforcement.isolation.enforcer import Enforcer
 from qrm.enforcement.isolation.profile import DEFAULTS
@@ -46,6 +47,8 @@ class Faulty:
         self.seen.append(f"forget {sandbox_id}")
 
     def repair(self, sandboxes: Sequence[Sandbox]) -> Repairs:
+        if self.hang is not None:
+            self.hang.wait()
         self.seen.append(f"repair {' '.join(sorted(each.id for each in sandboxes))}")
         return self.repairs
 
@@ -155,6 +158,25 @@ async def test_one_that_hangs_holds_up_no_other(hung: Faulty) -> None:
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(enforcer.admit(sandbox("a")), 0.2)
     assert "admit a" in quick.seen
+    enforcer.close()
+
+
+async def test_a_repair_that_hangs_holds_up_no_other(hung: Faulty, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others are repaired in each round; it is asked once, and what it did is counted when it has done it."""
+    monkeypatch.setattr(enforcer_module, "_PATIENCE", 0.1)
+    quick, metrics = Faulty("network"), Metrics()
+    enforcer = Enforcer([hung, quick], IsolationSection(), metrics, find)
+    hang, hung.hang = hung.hang, None
+    await enforcer.prepare()
+    hung.hang, hung.repairs = hang, Repairs({"schemata": 1})
+    for _ in range(2):
+        assert await enforcer.repair(["a"], time.monotonic()) == ""
+    assert quick.seen.count("repair a") == 2
+    assert hang is not None
+    hang.set()
+    await until(lambda: "repair a" in hung.seen)
+    assert await enforcer.repair(["a"], time.monotonic()) == "rdt: put back 1 schemata"
+    assert hung.seen.count("repair a") == 1
     enforcer.close()
 
 
