@@ -10,31 +10,9 @@ from qrm.shim.http2.blocks import Blocks
 from qrm.shim.http2.frames import ProtocolError
 from qrm.shim.http2.headers import HeaderDecoder, Headers
 from qrm.shim.http2.limits import Limits
+from qrm.shim.http2.run import Run
 from qrm.shim.http2.sending import Sending
 from qrm.shim.http2.stream import Half
-
-
-class _Run:
-    """Frames that lie side by side in what was read and go on as they are: one piece of bytes for all of them."""
-
-    __slots__ = ("_data", "_first", "_to")
-
-    def __init__(self, data: bytes | bytearray) -> None:
-        self._data = data
-        self._first = 0
-        self._to: Sending | None = None
-
-    def take(self, to: Sending, position: int) -> None:
-        """A frame that begins at `position` goes to `to`."""
-        if self._to is not to:
-            self.end(position)
-            self._to, self._first = to, position
-
-    def end(self, position: int) -> None:
-        """Something else begins at `position`."""
-        if self._to is not None:
-            self._to.out.append(self._data[self._first : position])
-            self._to = None
 
 
 class Connection(Sending):
@@ -111,7 +89,7 @@ class Connection(Sending):
             rest += fresh
             data = rest
         position, end = self.preface(data), len(data)
-        run = _Run(data)
+        run = Run(data)
         try:
             while end - position >= frames.HEAD:
                 high, low, kind, flags, stream = frames.unpack_head(data, position)

@@ -1,0 +1,31 @@
+"""Frames that lie side by side in what was read from one socket, and go to another as they are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from qrm.shim.http2.sending import Sending
+
+
+class Run:
+    """One piece of bytes for as many frames as possible."""
+
+    __slots__ = ("_data", "_first", "_to")
+
+    def __init__(self, data: bytes | bytearray) -> None:
+        self._data = data
+        self._first = 0
+        self._to: Sending | None = None
+
+    def take(self, to: Sending, position: int) -> None:
+        """A frame that begins at `position` goes to `to`."""
+        if self._to is not to:
+            self.end(position)
+            self._to, self._first = to, position
+
+    def end(self, position: int) -> None:
+        """Something else begins at `position`."""
+        if self._to is not None:
+            self._to.out.append(self._data[self._first : position])
+            self._to = None
