@@ -59,15 +59,15 @@ def main(settings: str, file: str) -> None:
     stages = Stages(Path(file))
     from qrm.cli.main import cli
     from qrm.ledger.store import open_ledger
-    from qrm.service.node import Node
     from qrm.topology.sysfs import read_machine
+    from qrm.upkeep.cycle import Upkeep
 
     import_module("qrm.service.serve")  # the command itself waits with that until it is to serve
     stages.imported()
     with (
         patch("qrm.service.node.open_ledger", stages.timed("ledger", open_ledger)),
         patch("qrm.service.node.read_machine", stages.timed("machine", read_machine)),
-        patch.object(Node, "reached", stages.last("compare", Node.reached)),
+        patch.object(Upkeep, "compare_with_runtime", stages.last("compare", Upkeep.compare_with_runtime)),
     ):
         cli(["serve", "--config", settings])
 
