@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from qrm.cpuset import CPUSet
 from qrm.demo import fake_cgroups
 from qrm.demo.pods import ContainerSpec, Pod, container_resources
+from qrm.enforcement.isolation import kernel
 from qrm.wire import cri_pb2 as cri
 from tests.support import MIB, UnderTest, dedicated, pod, refused, under_test, until
 
@@ -165,6 +167,20 @@ async def test_a_kernel_without_a_file(tmp_path: Path, monkeypatch: pytest.Monke
             text = await refused(under.kubelet.start_pod(spiky))
             assert text.startswith("FAILED_PRECONDITION: qrm: cpu.max.burst cannot be set")
             assert not any(record.request.pod.name == "spiky" for record in under.node.book.ledger)
+
+
+async def test_what_the_kernel_refuses_is_not_said_to_be_put_back(
+    under: UnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A round in which every write fails has done nothing."""
+    running = await under.kubelet.start_pod(pod("batch", level=RECLAIMED))
+    (under.fake.cgroup_of(running.containers["c0"]) / "io.weight").write_text("default 500\n")
+
+    def refuse(path: Path, value: str, *, old: str | None = None) -> None:
+        raise kernel.KernelError(path, value, errno.EINVAL)
+
+    monkeypatch.setattr(kernel, "write", refuse)
+    assert await under.node.isolation.cycle() == ""
 
 
 async def test_drift_is_put_back_and_counted(tmp_path: Path) -> None:

@@ -169,7 +169,8 @@ class ContainerFiles:
                 continue
             if name == WEIGHT and now == "0":
                 continue  # somebody has made it idle, and an idle cgroup has no weight
-            done[name] += sum(_try_to_write(path, line, now) for line in value.splitlines())
+            if written := sum(_try_to_write(path, line, now) for line in value.splitlines()):
+                done[name] += written
         return done
 
     def _places(self, files: Mapping[str, str]) -> Mapping[Place, str]:
