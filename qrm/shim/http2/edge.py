@@ -13,7 +13,6 @@ import structlog
 from qrm.shim.http2.connection import Connection
 from qrm.shim.http2.frames import INTERNAL_ERROR, ProtocolError
 from qrm.shim.http2.link import Link
-from qrm.shim.http2.sides import RuntimeSide
 
 log = structlog.get_logger(__name__)
 
@@ -178,10 +177,9 @@ async def attach(connected: socket.socket, connection: Connection, link: Link) -
     loop = asyncio.get_running_loop()
     edge = Edge(connection, link)
     try:
-        if isinstance(connection, RuntimeSide):
-            await loop.create_unix_connection(lambda: edge, sock=connected)
-        else:
-            await loop.connect_accepted_socket(lambda: edge, sock=connected)
+        # Also for those that we made: uvloop's create_unix_connection(sock=) forgets the socket object where its
+        # transport is closed at once, and that closes the descriptor again when it may be somebody else's.
+        await loop.connect_accepted_socket(lambda: edge, sock=connected)
         await edge.lost
     except OSError:
         connected.close()

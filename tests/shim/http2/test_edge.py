@@ -20,6 +20,9 @@ from qrm.metrics import Metrics
 from qrm.service.sockets import listening
 from qrm.shim.exchange import Exchange, Handlers
 from qrm.shim.http2 import frames
+from qrm.shim.http2.edge import attach, connect
+from qrm.shim.http2.link import Link
+from qrm.shim.http2.sides import ClientSide, RuntimeSide
 from qrm.shim.transport import Limits, Transport
 from tests.shim.http2.rig import OK, REPLY, REQUEST, Frame, Reader, data, payload
 from tests.support import until
@@ -265,6 +268,26 @@ def test_without_descriptors_clients_wait(tmp_path: Path, loop: Loop) -> None:
             assert Short.tries <= 4
             late.writer.close()
             await late.writer.wait_closed()
+
+    run(loop, work())
+
+
+@LOOPS
+@pytest.mark.parametrize("side", [ClientSide, RuntimeSide])
+def test_a_connection_that_ends_before_it_has_its_socket_closes_that_once(
+    tmp_path: Path, loop: Loop, side: Callable[[Link], ClientSide | RuntimeSide]
+) -> None:
+    """A second close would hit whoever has the descriptor's number by then: another client, the ledger's file."""
+
+    async def work() -> None:
+        with listening(tmp_path / "runtime.sock"):
+            transport = Transport(tmp_path / "runtime.sock", {}, Metrics())
+            link = Link(transport)
+            ended = side(link)
+            ended.close()
+            made = connect(tmp_path / "runtime.sock")
+            await attach(made, ended, link)
+            assert made.fileno() == -1
 
     run(loop, work())
 
