@@ -83,19 +83,46 @@ class Connection(Sending):
             self.close(error)
 
     def _parse(self, fresh: bytes) -> None:
-        rest = self._rest
-        data: bytes | bytearray = fresh
-        if rest:
-            rest += fresh
-            data = rest
-        position, end = self.preface(data), len(data)
+        position = self._completed(fresh) if self._rest else self.preface(fresh)
+        position = self._frames(fresh, position)
+        if position < len(fresh):
+            self._rest += memoryview(fresh)[position:]
+
+    def _completed(self, fresh: bytes) -> int:
+        """Take the frame that the reads before have cut; where the next one begins."""
+        rest, taken = self._rest, 0
+        while missing := self._missing(rest):
+            part = fresh[taken : taken + missing]
+            if not part:
+                return taken
+            rest += part
+            taken += len(part)
+        frame = bytes(rest)
+        rest.clear()
+        self._frames(frame, 0)
+        return taken
+
+    def _missing(self, rest: bytearray) -> int:
+        """Bytes that a frame lacks, as far as they can be told by now."""
+        if len(rest) < frames.HEAD:
+            return frames.HEAD - len(rest)
+        high, low, *_ = frames.unpack_head(rest)
+        return frames.HEAD + self._sized(high, low) - len(rest)
+
+    def _sized(self, high: int, low: int) -> int:
+        size = high << 8 | low
+        if size > self.frame_limit:
+            raise ProtocolError(frames.FRAME_SIZE_ERROR, f"frame of {size} bytes")
+        return size
+
+    def _frames(self, data: bytes, position: int) -> int:
+        """Take the whole frames from `position` on; where the first one begins that is cut."""
+        end = len(data)
         run = Run(data)
         try:
-            while end - position >= frames.HEAD:
+            while end - position >= frames.HEAD and not self.closed:
                 high, low, kind, flags, stream = frames.unpack_head(data, position)
-                size = high << 8 | low
-                if size > self.frame_limit:
-                    raise ProtocolError(frames.FRAME_SIZE_ERROR, f"frame of {size} bytes")
+                size = self._sized(high, low)
                 stop = position + frames.HEAD + size
                 if stop > end:
                     break
@@ -103,18 +130,31 @@ class Connection(Sending):
                 other = None if kind else self._passed(flags, stream, size)
                 if other is not None and other.id == stream:
                     run.take(other.connection, position)
+                    if size and not flags:
+                        stop += self._alike(data, position, stop, other)
                 else:
                     run.end(position)
-                    self._one(other, kind, flags, stream, bytes(data[position + frames.HEAD : stop]))
-                if self.closed:
-                    return
+                    self._one(other, kind, flags, stream, data[position + frames.HEAD : stop])
                 position = stop
         finally:
             run.end(position)
-        if data is rest:
-            del rest[:position]
-        elif position < end:
-            rest += data[position:]
+        return position
+
+    def _alike(self, data: bytes, first: int, position: int, other: Half) -> int:
+        """Pass on what follows a frame of DATA and has the same header, as far as windows allow; its size in bytes.
+
+        A long message is many frames of one size.
+        """
+        head, step, to = data[first : first + frames.HEAD], position - first, other.connection
+        size = step - frames.HEAD
+        most = min((len(data) - position) // step, min(other.window, to.send_window, self.granted.left) // size)
+        count = 0
+        while count < most and data.startswith(head, position):
+            position += step
+            count += 1
+        if count:
+            self._account(other, count * size)
+        return count * step
 
     def _one(self, other: Half | None, kind: int, flags: int, stream: int, payload: bytes) -> None:
         """A frame that does not go on as it is; with `other`, it goes there with another number."""
@@ -134,14 +174,18 @@ class Connection(Sending):
         to = other.connection
         if size > other.window or size > to.send_window or size > to.largest:
             return None
-        self._take_flow(size)
-        other.window -= size
-        to.send_window -= size
-        self.credit(size)
+        self._account(other, size)
         if flags & frames.END_STREAM:
             other.all_sent()
             half.peer_ended()
         return other
+
+    def _account(self, other: Half, size: int) -> None:
+        """Bytes of DATA go on at once."""
+        self._take_flow(size)
+        other.window -= size
+        other.connection.send_window -= size
+        self.credit(size)
 
     def _on_frame(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
         if self._blocks.open is not None and kind != frames.CONTINUATION:

@@ -13,6 +13,7 @@ import structlog
 from qrm.shim.http2.connection import Connection
 from qrm.shim.http2.frames import INTERNAL_ERROR, ProtocolError
 from qrm.shim.http2.link import Link
+from qrm.shim.http2.sending import Bytes
 
 log = structlog.get_logger(__name__)
 
@@ -80,10 +81,10 @@ class Edge(asyncio.Protocol):
 
     # For the connection.
 
-    def write(self, data: bytes | bytearray) -> None:
+    def write(self, *pieces: Bytes) -> None:
         """As Wire."""
         if self._transport is not None and not (self._ending or self._transport.is_closing()):
-            self._transport.write(data)
+            self._transport.writelines(pieces)
 
     def waiting(self) -> int:
         """As Wire."""

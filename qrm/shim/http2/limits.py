@@ -24,7 +24,7 @@ class Limits:
     max_frame_bytes: int = 256 << 10
     """The largest frame that we send, and let a peer send where the other side takes as large ones: a frame is passed
     on when it is there as a whole."""
-    window_bytes: int = 1 << 20
+    window_bytes: int = 4 << 20
     """What a peer may send on a connection ahead of the other side's readiness (RFC 9113, 6.9): the bound on DATA that
     waits here."""
     buffer_bytes: int = 1 << 20

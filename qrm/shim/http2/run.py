@@ -13,7 +13,7 @@ class Run:
 
     __slots__ = ("_data", "_first", "_to")
 
-    def __init__(self, data: bytes | bytearray) -> None:
+    def __init__(self, data: bytes) -> None:
         self._data = data
         self._first = 0
         self._to: Sending | None = None
@@ -27,5 +27,12 @@ class Run:
     def end(self, position: int) -> None:
         """Something else begins at `position`."""
         if self._to is not None:
-            self._to.out.append(self._data[self._first : position])
+            self._to.out.append(self._piece(position))
             self._to = None
+
+    def _piece(self, position: int) -> bytes | memoryview:
+        """What is most of the data is not copied; less of it shall not keep all of it in memory."""
+        size = position - self._first
+        if len(self._data) > size > len(self._data) // 2:
+            return memoryview(self._data)[self._first : position]
+        return self._data[self._first : position]

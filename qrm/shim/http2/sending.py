@@ -20,14 +20,19 @@ _DEFAULTS = {
     frames.MAX_FRAME_SIZE: frames.DEFAULT_FRAME,
 }
 """Settings that need not be told."""
+_LARGE = 16 << 10
+"""Bytes that are not copied to be put together with others."""
 _UNREAD = 8
 """How many times its share of memory may be full of answers that a peer does not read."""
+
+
+Bytes = bytes | bytearray | memoryview
 
 
 class Wire(Protocol):
     """The socket under a connection."""
 
-    def write(self, data: bytes | bytearray) -> None:
+    def write(self, *pieces: Bytes) -> None:
         """Send, later if need be."""
 
     def waiting(self) -> int:
@@ -46,7 +51,7 @@ class Sending:
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.wire: Wire | None = None
-        self.out: list[bytes | bytearray] = []
+        self.out: list[Bytes] = []
         self.streams: dict[int, Half] = {}
         self.blocked: dict[Half, None] = {}
         """Streams with something to send that a window keeps back, the longest waiting first."""
@@ -161,9 +166,9 @@ class Sending:
         wire = self.wire
         if wire is None or not self.out:
             return
-        data = self.out[0] if len(self.out) == 1 else b"".join(self.out)
+        large = any(len(piece) > _LARGE for piece in self.out)
+        wire.write(*(self.out if large else (b"".join(self.out),)))
         self.out.clear()
-        wire.write(data)
         if self.paused and wire.waiting() > _UNREAD * self.limits.buffer_bytes:
             log.warning("connection given up", reason="its peer does not read answers", bytes=wire.waiting())
             self.close(at_once=True)

@@ -107,8 +107,8 @@ class Peer:
         self.reading = True
         self._reader = Reader(preface=not client)
 
-    def write(self, data: bytes | bytearray) -> None:
-        self.got += self._reader.read(bytes(data))
+    def write(self, *pieces: bytes | bytearray | memoryview) -> None:
+        self.got += self._reader.read(b"".join(pieces))
 
     def waiting(self) -> int:
         return 0

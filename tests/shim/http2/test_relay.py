@@ -13,6 +13,7 @@ from qrm.shim.http2 import frames
 from qrm.shim.http2.headers import NO_TABLE
 from qrm.shim.http2.limits import Limits
 from qrm.shim.http2.link import Link
+from qrm.shim.http2.run import Run
 from tests.shim.http2.rig import OK, REPLY, REQUEST, Peer, Rig, data, payload
 
 INITIAL = frames.INITIAL_WINDOW_SIZE
@@ -216,6 +217,36 @@ def test_the_connections_window_is_given_back_over_any_number_of_calls() -> None
         rig.kubelet.take()
         assert window > 0
     assert not rig.kubelet.closed
+
+
+@pytest.mark.parametrize("stream", [100_000, 400_000, 1 << 24])
+@pytest.mark.parametrize("connection", [100_000, 400_000, 1 << 24])
+def test_a_message_of_many_frames_goes_as_far_as_windows_allow(stream: int, connection: int) -> None:
+    """In one piece or cut anywhere: not a byte more, and the rest once there is room, in the order that it came."""
+    rig = Rig(settings={INITIAL: stream})
+    rig.say(rig.kubelet, frames.window_update(0, connection - frames.DEFAULT_WINDOW))
+    opened(rig)
+    message = bytes(range(256)) * 2560
+    wire = b"".join(data(1, message[at : at + 16384]) for at in range(0, len(message), 16384))
+    rig.say(rig.runtime, wire[:300_000])
+    rig.say(rig.runtime, wire[300_000:])
+    got = payload(rig.kubelet.take(frames.DATA))
+    assert len(got) == min(stream, connection, len(message))
+    rig.say(rig.kubelet, frames.window_update(1, 1 << 20), frames.window_update(0, 1 << 20))
+    assert got + payload(rig.kubelet.take(frames.DATA)) == message
+
+
+@pytest.mark.parametrize(("first", "last", "copied"), [(0, 1000, False), (400, 1000, False), (400, 900, True)])
+def test_most_of_what_was_read_goes_on_without_a_copy(first: int, last: int, copied: bool) -> None:
+    """Less of it does not keep all of it in memory while it waits for a socket."""
+    read = bytes(1000)
+    to = Rig().link.client
+    run = Run(read)
+    run.take(to, first)
+    run.end(last)
+    (piece,) = to.out
+    assert piece == read[first:last]
+    assert ((piece.obj if isinstance(piece, memoryview) else piece) is read) is not copied
 
 
 def test_a_slow_runtime_stops_kubelet_and_not_our_memory() -> None:
@@ -442,7 +473,7 @@ MISTAKES: list[tuple[int, bytes]] = [
     (frames.FRAME_SIZE_ERROR, frames.frame(frames.HEADERS, 0x24, 3, bytes(4))),
     (frames.FRAME_SIZE_ERROR, frames.head((1 << 24) - 1, frames.DATA, 0, 1)),
     (frames.FLOW_CONTROL_ERROR, frames.window_update(0, frames.LARGEST_WINDOW)),
-    (frames.FLOW_CONTROL_ERROR, data(1, bytes(16384)) * 65),
+    (frames.FLOW_CONTROL_ERROR, data(1, bytes(16384)) * (Limits().window_bytes // 16384 + 1)),
     (frames.COMPRESSION_ERROR, frames.frame(frames.HEADERS, 4, 3, b"\xff\xff\xff\xff\xff\xff")),
     (
         frames.ENHANCE_YOUR_CALM,
@@ -465,7 +496,7 @@ def test_a_peers_mistake_ends_its_connection(code: int, mistake: bytes, by_kubel
     if by_kubelet:
         assert rig.is_gone
     else:
-        rig.say(rig.kubelet, frames.window_update(1, 1 << 20), frames.window_update(0, 1 << 20))
+        rig.say(rig.kubelet, frames.window_update(1, 1 << 24), frames.window_update(0, 1 << 24))
         assert dict(rig.kubelet.take(frames.HEADERS)[0].fields)[b"grpc-status"] == b"14"
         assert not rig.kubelet.closed
     rig.say(one, b"more of it")
