@@ -8,7 +8,7 @@ SOURCES := pyproject.toml constraints.txt protos/generate.py $(shell find protos
 
 # What the demo runs on, and what the tests need besides. (The guest tests install QEMU and a kernel themselves.)
 DEMO_PACKAGES := containerd runc busybox-static
-TEST_PACKAGES := $(DEMO_PACKAGES) fio iproute2 systemd
+TEST_PACKAGES := $(DEMO_PACKAGES) containernetworking-plugins fio iproute2 systemd
 
 # Tests write thousands of small files, such as whole sysfs trees: in memory where there is a place for it.
 IN_MEMORY := $(if $(wildcard /dev/shm/.),PYTEST_DEBUG_TEMPROOT=/dev/shm)

@@ -86,7 +86,7 @@ class Systemd:
 
     def signal(self, pid: str, number: signal.Signals) -> None:
         """Send a signal to a process, named as systemd names it."""
-        command = ["nsenter", "--target", str(self.pid), "--mount", "--pid", "kill", f"-{int(number)}", pid]
+        command = ["nsenter", "--target", str(self.pid), "--mount", "--pid", "sh", "-c", f"kill -{int(number)} {pid}"]
         subprocess.run(command, check=True)
 
 
