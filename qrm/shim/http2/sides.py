@@ -239,6 +239,7 @@ class RuntimeSide(Connection):
                 client.fail(grpc.StatusCode.UNAVAILABLE, "the connection to the container runtime broke")
             elif client is not None and not client.received_end:
                 client.reset(frames.NO_ERROR, after=True)
+        link.throttle()  # kubelet is not to wait for a socket that will never take anything again
 
 
 def carried(source: Connection, limits: Limits) -> dict[int, int]:

@@ -169,6 +169,38 @@ def test_a_runtime_that_does_not_read_stops_the_client(tmp_path: Path, loop: Loo
 
 
 @LOOPS
+def test_a_runtime_that_ends_without_having_read_lets_the_client_go_on(tmp_path: Path, loop: Loop) -> None:
+    """A containerd that hangs and is killed then: kubelet's next call goes to the one that comes next."""
+
+    async def work() -> None:
+        async with raw(tmp_path, Limits(buffer_bytes=64 << 10)) as (transport, client, ends):
+            client.headers(1, REQUEST)
+            runtime = await ends.get()
+            runtime.writer.write(frames.window_update(0, 1 << 30) + frames.window_update(1, 1 << 30))
+            await runtime.until(frames.HEADERS)
+            await held_up(client, data(1, bytes(16384)))
+            runtime.writer.transport.abort()
+            await until(lambda: not transport.streams)
+            client.headers(3, REQUEST, end=True)
+            async with asyncio.timeout(20):
+                await (await ends.get()).until(frames.HEADERS)
+
+    run(loop, work())
+
+
+async def held_up(sender: End, piece: bytes) -> None:
+    """Send until nothing is taken any more; what could not be written is left to the sender's socket."""
+    for _ in range(100):
+        sender.writer.write(piece)
+        try:
+            async with asyncio.timeout(0.3):
+                await sender.writer.drain()
+        except TimeoutError:
+            return
+    pytest.fail("everything was taken, though nobody reads")
+
+
+@LOOPS
 def test_answers_that_nobody_reads_cost_the_connection(tmp_path: Path, loop: Loop) -> None:
     """A client that pings without end and reads nothing is closed, and others are not."""
 
