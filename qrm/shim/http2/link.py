@@ -80,8 +80,8 @@ class Link:
             return None
         other = runtime.open(half)
         other.ahead = ahead
-        half.pass_to(other)
         other.send_headers(headers, end=end)
+        half.pass_to(other)  # which may widen the window of the stream, that has to be open for it
         return other
 
     def hold(self, half: Half, headers: Headers, handler: Handler) -> None:

@@ -236,6 +236,8 @@ async def test_a_request_above_the_limit_passes_unseen(handling: Handling) -> No
     granted = windows(rig, 1, to_runtime=False)
     assert granted > 0
     rig.say(rig.kubelet, data(1, wire[:4]), data(1, wire[4:16000]))
+    kinds = [frame.kind for frame in rig.runtime.got if frame.stream == 1]
+    assert kinds.index(frames.HEADERS) < kinds.index(frames.WINDOW_UPDATE), "a stream that is not open has no window"
     assert windows(rig, 1, to_runtime=True) == 777, "kubelet's for the reply"
     headers, *bodies = rig.runtime.take()
     assert headers.fields == request()
