@@ -88,7 +88,19 @@ class _Reply:
 
     def begun(self) -> None:
         """The stream is open at the runtime: only now may its window be granted."""
-        self._intake.grant()
+        self._held.link.replies.enter(self)
+        self.regrant()
+
+    def regrant(self) -> None:
+        """Let the runtime send more, if there is room."""
+        room = self._held.link.replies
+        if room.grants(self):
+            self._intake.grant()
+            room.granted(self, self._intake.extra)
+
+    def over(self) -> None:
+        """Nothing more is collected."""
+        self._held.link.replies.leave(self)
 
     def headers(self, headers: Headers, *, end: bool) -> None:
         if end:
@@ -108,7 +120,7 @@ class _Reply:
             self._end(Headers(()))
         else:
             self._intake.use(flow)
-            self._intake.grant()
+            self.regrant()
 
     def reset(self, error: int) -> None:
         code = code_of_reset(error)
@@ -119,7 +131,7 @@ class _Reply:
 
     def shifted(self, change: int) -> None:
         self._intake.shift(change)
-        self._intake.grant()
+        self.regrant()
 
     def _take_message(self) -> None:
         if self._wire:
@@ -129,7 +141,10 @@ class _Reply:
         if self._collector.beyond:
             raise Unreadable("a second message")
         self._message = unwrapped(wire, encoding, self._limit)
+        unpacked = len(self._message) if wire[0][0] else 0
+        self._held.link.replies.keep(self._held.half, sum(map(len, wire)), unpacked)
         self._wire = wire
+        self.over()
 
     def _end(self, trailers: Headers) -> None:
         error = call_error(trailers)
@@ -145,6 +160,8 @@ class _Reply:
             return
         self._held.pass_reply()
         self._fail(CallError(grpc.StatusCode.UNAVAILABLE, f"the reply passed to kubelet unseen: {reason}"))
+        self.over()
+        self._held.link.replies.keep(client, self._collector.size)
         client.ahead = self._intake.extra
         half.pass_to(client)
         if self._initial is not None:
@@ -177,6 +194,7 @@ async def forward(held: Held, wire: Parts) -> Forwarded:
     try:
         return await reply.done
     finally:
+        reply.over()
         if not held.passed and not half.closed:
             half.reset(frames.CANCEL)
             link.flush()

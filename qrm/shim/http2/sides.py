@@ -100,6 +100,8 @@ class ClientSide(Connection):
 
     def forgotten(self, half: Half) -> None:
         """A call has ended."""
+        for room, size in half.kept.items() if half.kept else ():
+            room.release(size)
         self.link.hub.ended(half.call)
 
     def was_reset(self, half: Half, error: int) -> None:

@@ -445,7 +445,14 @@ async def test_a_handler_that_breaks_is_an_internal_error(handling: Handling) ->
 
 
 async def test_collecting_is_bounded_over_all_calls_and_ends_nevertheless(handling: Handling) -> None:
-    """Above the bound only the oldest is granted more; when it is complete, the next one is."""
+    """Above the bound only the oldest is granted more; when it is answered, the next one is."""
+    go = asyncio.Event()
+
+    async def waits(_: Exchange) -> bytes:
+        await go.wait()
+        return b""
+
+    handling.does = waits
     limits = Limits(max_message_bytes=3 << 20, max_held_bytes=100_000)
     rig = made(handling, limits)
     rig.say(rig.runtime, frames.settings({INITIAL: 1000}))
@@ -464,10 +471,58 @@ async def test_collecting_is_bounded_over_all_calls_and_ends_nevertheless(handli
             left[stream] = [window - size + windows(rig, stream, to_runtime=False), rest - size]
             if rest and rest == size:
                 order.append(stream)
-        assert rig.link.held_bytes <= 5 << 20, "one message and a window"
+        assert rig.link.requests.taken <= 5 << 20, "one message and a window"
+        if len(order) == len(handling.seen) + 1:
+            await until(lambda: len(handling.seen) == len(order))
+            assert windows(rig, order[-1] + 2, to_runtime=False) == 0, "the message is in memory still"
+            go.set()
+            await until(lambda: not rig.tasks)
+            go.clear()
     assert order == [1, 3, 5], "each complete, whatever the bound, and one after the other"
-    assert rig.link.held_bytes == 0
-    await until(lambda: len(handling.seen) == 3)
+    assert rig.link.requests.taken == 0
+
+
+async def test_replies_are_bounded_over_all_calls_until_they_are_read(handling: Handling) -> None:
+    """The runtime is granted nothing for further ones while kubelet does not take those that it has asked for."""
+    rig = made(handling, Limits(max_held_bytes=100_000), {INITIAL: 1000})
+    for stream in (1, 3, 5):
+        rig.say(rig.kubelet, rig.kubelet.headers(stream, request()), data(stream, framed(b"ask"), end=True))
+    await until(lambda: len(rig.runtime.connection.streams) == 3)
+    granted = {stream: windows(rig, stream, to_runtime=True) for stream in (1, 3, 5)}
+    assert granted[1] > 200_000
+    assert not granted[3]
+    assert not granted[5]
+    wire = framed(b"x" * 200_000)
+    rig.say(rig.runtime, rig.runtime.headers(1, REPLY))
+    rig.say(rig.runtime, *[data(1, wire[each : each + 16_000]) for each in range(0, len(wire), 16_000)])
+    rig.say(rig.runtime, rig.runtime.headers(1, OK, end=True))
+    await until(lambda: len(rig.tasks) == 2)
+    assert payload(rig.kubelet.take()) == wire[:1000]
+    rig.say(rig.runtime, rig.runtime.headers(3, REPLY), data(3, wire[:1000]))
+    assert windows(rig, 3, to_runtime=True) == 0
+    rig.say(rig.kubelet, frames.window_update(1, 300_000), frames.window_update(0, 300_000))
+    assert windows(rig, 3, to_runtime=True) > 200_000
+    assert not windows(rig, 5, to_runtime=True)
+    rig.break_off(rig.runtime)
+    await until(lambda: not rig.tasks)
+    rig.kubelet.take()
+    assert rig.link.replies.taken == 0
+
+
+async def test_what_is_unpacked_has_a_bound_over_all_calls(handling: Handling) -> None:
+    """Few bytes may stand for many: above the bound they pass unseen, as one message that is too large does."""
+    handling.does = lambda _: asyncio.Event().wait()  # type: ignore[assignment, return-value]
+    rig = made(handling, Limits(max_held_bytes=3 << 20))
+    packed = gzip.compress(bytes(1 << 20))
+    fields = request(HELD, (b"grpc-encoding", b"gzip"))
+    for stream in (1, 3, 5):
+        rig.say(rig.kubelet, rig.kubelet.headers(stream, fields))
+        rig.say(rig.kubelet, data(stream, struct.pack(">BL", 1, len(packed)) + packed, end=True))
+    await until(lambda: len(handling.seen) == 2)
+    assert {frame.stream for frame in rig.runtime.take()} == {5}
+    assert rig.link.requests.taken < 3 << 20
+    rig.say(rig.kubelet, *[frames.rst_stream(stream, frames.CANCEL) for stream in (1, 3, 5)])
+    assert rig.link.requests.taken == 0
 
 
 @pytest.fixture(autouse=True)
