@@ -10,6 +10,7 @@ import grpc
 
 from qrm.enforcement.channel import CallError
 from qrm.shim.http2 import frames
+from qrm.shim.http2.frames import ProtocolError
 from qrm.shim.http2.headers import Headers
 from qrm.shim.http2.messages import Collector, Parts, Unreadable, unwrapped
 from qrm.shim.http2.status import away, call_error, code_of_reset, timeout
@@ -39,8 +40,11 @@ class Intake:
         return self._granted.extra
 
     def take(self, flow: int) -> None:
-        """Bytes have come in."""
-        self._granted.take(flow)
+        """Bytes have come in. Raises ProtocolError for more than the sender may ever have believed to be allowed."""
+        granted, sender = self._granted, self._half.connection
+        granted.take(flow)
+        if granted.left < sender.told_window - sender.window_limit:
+            raise ProtocolError(frames.FLOW_CONTROL_ERROR, "more data than the stream's window")
 
     def use(self, flow: int) -> None:
         """They are put away."""

@@ -482,6 +482,29 @@ async def test_collecting_is_bounded_over_all_calls_and_ends_nevertheless(handli
     assert rig.link.requests.taken == 0
 
 
+@pytest.mark.parametrize("side", ["request", "reply"])
+async def test_more_than_a_stream_was_granted_ends_the_connection(handling: Handling, side: str) -> None:
+    """What a peer was allowed at most, even if it had not heard of a smaller window yet, is no mistake."""
+    rig = made(handling, Limits(max_held_bytes=500_000), {INITIAL: 80_000})
+    rig.say(rig.runtime, frames.settings({INITIAL: 80_000}))
+    rig.say(rig.runtime, frames.settings({INITIAL: 40_000}))
+    rig.say(rig.kubelet, frames.settings({INITIAL: 40_000}))
+    for stream in (1, 3):
+        rig.say(rig.kubelet, rig.kubelet.headers(stream, request()))
+        if side == "reply":
+            rig.say(rig.kubelet, data(stream, framed(b"ask"), end=True))
+            await begun(rig)
+            rig.say(rig.runtime, rig.runtime.headers(stream, REPLY))
+    peer, wire = rig.kubelet if side == "request" else rig.runtime, framed(bytes(1 << 20))
+    rig.say(peer, data(1, wire[:10_000]))  # it is granted all that there is
+    rig.say(peer, *[data(3, wire[start : start + 10_000]) for start in range(0, 80_000, 10_000)])
+    assert not peer.closed
+    rig.say(peer, data(3, b"x"))
+    assert peer.closed
+    (goaway,) = peer.take(frames.GOAWAY)
+    assert struct.unpack(">L", goaway.payload[4:8]) == (frames.FLOW_CONTROL_ERROR,)
+
+
 async def test_replies_are_bounded_over_all_calls_until_they_are_read(handling: Handling) -> None:
     """The runtime is granted nothing for further ones while kubelet does not take those that it has asked for."""
     rig = made(handling, Limits(max_held_bytes=100_000), {INITIAL: 1000})
