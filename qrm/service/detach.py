@@ -22,8 +22,8 @@ def detach() -> bool:
     """Become another process in the middle of a coroutine; returns whether that worked.
 
     To be called by a process that needs none of its other threads any more (nothing of gRPC, no executor of its own):
-    they do not exist in the copy, which has another default executor. It must end with os._exit, because gRPC would wait for its threads, and it dies of the usual
-    signals.
+    they do not exist in the copy, which has another default executor. It must end with os._exit, because gRPC would
+    wait for its threads, and it dies of the usual signals.
     """
     loop = asyncio.get_running_loop()
     sys.stderr.flush()
