@@ -70,6 +70,11 @@ class Edge(asyncio.Protocol):
         self._link.throttle()
         self._link.flush()
 
+    def eof_received(self) -> None:
+        """The peer says no more. What waits to be sent to it may never be read: nobody is to wait for that."""
+        self._connection.close()
+        self._link.flush()
+
     def connection_lost(self, _: Exception | None) -> None:
         """It is closed, by whomever."""
         if not self.lost.done():

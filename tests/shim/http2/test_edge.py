@@ -169,8 +169,9 @@ def test_a_runtime_that_does_not_read_stops_the_client(tmp_path: Path, loop: Loo
 
 
 @LOOPS
-def test_a_runtime_that_ends_without_having_read_lets_the_client_go_on(tmp_path: Path, loop: Loop) -> None:
-    """A containerd that hangs and is killed then: kubelet's next call goes to the one that comes next."""
+@pytest.mark.parametrize("half", [False, True])
+def test_a_runtime_that_ends_without_having_read_lets_the_client_go_on(tmp_path: Path, loop: Loop, half: bool) -> None:
+    """A containerd that hangs and is killed then, or closes only its own side: kubelet's next call goes to the next."""
 
     async def work() -> None:
         async with raw(tmp_path, Limits(buffer_bytes=64 << 10)) as (transport, client, ends):
@@ -179,7 +180,10 @@ def test_a_runtime_that_ends_without_having_read_lets_the_client_go_on(tmp_path:
             runtime.writer.write(frames.window_update(0, 1 << 30) + frames.window_update(1, 1 << 30))
             await runtime.until(frames.HEADERS)
             await held_up(client, data(1, bytes(16384)))
-            runtime.writer.transport.abort()
+            if half:
+                runtime.writer.write_eof()
+            else:
+                runtime.writer.transport.abort()
             await until(lambda: not transport.streams)
             client.headers(3, REQUEST, end=True)
             async with asyncio.timeout(20):
