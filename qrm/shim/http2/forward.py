@@ -115,7 +115,7 @@ class _Reply:
     def data(self, payload: bytes, flow: int, *, end: bool) -> None:
         self._intake.take(flow)
         try:
-            if self._collector.add(payload):
+            if payload and self._collector.add(payload):
                 self._take_message()
         except Unreadable as error:
             self._pass_on(str(error), end=end)

@@ -276,6 +276,32 @@ async def test_a_reply_above_the_limit_passes_unseen(handling: Handling) -> None
     assert [call.code for call in rig.ended_calls] == [grpc.StatusCode.OK]
 
 
+@pytest.mark.parametrize("apart", [True, False])
+async def test_a_reply_of_two_messages_passes_unseen(handling: Handling, apart: bool) -> None:
+    """However they are cut: a unary call has one, and what this is kubelet may judge."""
+    rig = made(handling)
+    rig.say(rig.kubelet, rig.kubelet.headers(1, request()), data(1, framed(b"ask"), end=True))
+    await begun(rig)
+    both = (framed(b"one"), framed(b"two"))
+    pieces = [data(1, each) for each in both] if apart else [data(1, b"".join(both))]
+    rig.say(rig.runtime, rig.runtime.headers(1, REPLY), *pieces, rig.runtime.headers(1, OK, end=True))
+    assert payload(await ended(rig)) == b"".join(both)
+    (error,) = handling.errors
+    assert isinstance(error, CallError)
+    assert not error.outcome_known
+
+
+async def test_nothing_is_no_second_message(handling: Handling) -> None:
+    """Frames without data, or with nothing but padding, may come anywhere in a reply."""
+    rig = made(handling)
+    rig.say(rig.kubelet, rig.kubelet.headers(1, request()), data(1, b""), data(1, framed(b"ask"), end=True))
+    await begun(rig)
+    rig.say(rig.runtime, rig.runtime.headers(1, REPLY), data(1, b"", pad=9), data(1, framed(b"told")))
+    rig.say(rig.runtime, data(1, b""), data(1, b"", pad=9), rig.runtime.headers(1, OK, end=True))
+    assert payload(await ended(rig)) == framed(b"told")
+    assert not handling.errors
+
+
 async def test_gzip_is_unpacked_and_left_packed_where_nothing_changes(handling: Handling) -> None:
     """The handler sees plain messages; what it does not change goes on as it came."""
     packed = [struct.pack(">BL", 1, len(each)) + each for each in (gzip.compress(b"ask"), gzip.compress(b"told"))]
@@ -366,10 +392,10 @@ async def test_the_deadline_bounds_collecting_and_handling(handling: Handling, c
 async def test_what_is_left_of_the_deadline_goes_on(handling: Handling) -> None:
     """The handler sees it and the runtime gets it."""
     rig = made(handling)
-    rig.say(
-        rig.kubelet, rig.kubelet.headers(1, request(HELD, (b"grpc-timeout", b"90S"))), data(1, framed(b""), end=True)
-    )
+    fields = request(HELD, (b"grpc-timeout", b"90S"), (b"content-length", b"5"))
+    rig.say(rig.kubelet, rig.kubelet.headers(1, fields), data(1, framed(b""), end=True))
     headers, _ = await begun(rig)
+    assert [name for name, _ in headers.fields] == [name for name, _ in fields if name != b"content-length"]
     left = dict(headers.fields)[b"grpc-timeout"]
     assert 80_000_000 < int(left[:-1]) < 90_000_000
     assert left[-1:] == b"u"
