@@ -114,7 +114,7 @@ def test_a_message_above_the_limit_is_known_by_its_prefix() -> None:
 
 
 def test_gzip_is_understood_and_nothing_else_is_guessed() -> None:
-    """Also not a small message that becomes a large one, or one that is cut short."""
+    """Also not a small message that becomes a large one, or one that is cut short, or of which there is more."""
     packed = gzip.compress(b"x" * 1000)
     wire = struct.pack(">BL", 1, len(packed)) + packed
     assert unwrapped([wire], b"gzip", 1000) == b"x" * 1000
@@ -122,6 +122,7 @@ def test_gzip_is_understood_and_nothing_else_is_guessed() -> None:
         (b"gzip", 999, wire),
         (b"gzip", 1000, wire[:-1]),
         (b"gzip", 1000, wire[:5] + b"nonsense"),
+        (b"gzip", 1000, wire + gzip.compress(b"more")),
         (b"snappy", 1000, wire),
         (None, 1000, wire),
     ):
