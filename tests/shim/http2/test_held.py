@@ -356,6 +356,22 @@ async def test_a_client_that_does_not_end_its_request_is_answered(handling: Hand
     *_, last, reset = await ended(rig)
     assert (last.fields, last.end) == (OK, True)
     assert (reset.kind, reset.payload) == (frames.RST_STREAM, bytes(4))
+    rig.say(rig.kubelet, data(1, b"late"), rig.kubelet.headers(1, [(b"late", b"too")], end=True))
+    assert not rig.kubelet.closed, "it had not heard of that yet"
+
+
+@pytest.mark.parametrize("message", [framed(b"ask"), framed(b"ask")[:-1], b""])
+async def test_a_request_may_end_with_trailers(handling: Handling, message: bytes) -> None:
+    """gRPC has none there; what they end is a call nevertheless, or none."""
+    rig = made(handling)
+    rig.say(rig.kubelet, rig.kubelet.headers(1, request()), data(1, message))
+    rig.say(rig.kubelet, rig.kubelet.headers(1, [(b"last", b"words")], end=True))
+    _, *bodies = await begun(rig)
+    assert payload(bodies) == message
+    assert len(handling.seen) == (message == framed(b"ask"))
+    answer(rig, 1)
+    assert (await ended(rig))[-1].fields == OK
+    assert not rig.link.client.streams
 
 
 @pytest.mark.parametrize("asked", [True, False])
