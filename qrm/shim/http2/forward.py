@@ -164,7 +164,6 @@ class _Reply:
             return
         self._held.pass_reply()
         self._fail(CallError(grpc.StatusCode.UNAVAILABLE, f"the reply passed to kubelet unseen: {reason}"))
-        self.over()
         self._held.link.replies.keep(client, self._collector.size)
         client.ahead = self._intake.extra
         half.pass_to(client)

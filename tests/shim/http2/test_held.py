@@ -574,6 +574,27 @@ async def test_replies_are_bounded_over_all_calls_until_they_are_read(handling: 
     assert rig.link.replies.taken == 0
 
 
+async def test_a_reply_that_nobody_waits_for_any_more_is_not_kept(handling: Handling) -> None:
+    """It comes whole before the handler has noticed that kubelet gave up."""
+    rig = made(handling)
+    rig.say(rig.kubelet, rig.kubelet.headers(1, request()), data(1, framed(b"ask"), end=True))
+    await begun(rig)
+    rig.say(rig.kubelet, frames.rst_stream(1, frames.CANCEL))
+    rig.say(rig.runtime, rig.runtime.headers(1, REPLY), data(1, framed(b"told")))
+    await ended(rig)
+    assert (rig.link.requests.taken, rig.link.replies.taken) == (0, 0)
+
+
+async def test_a_reply_is_granted_what_a_smaller_window_takes_away(handling: Handling) -> None:
+    """kubelet makes its windows smaller while the reply is collected, which does not need them yet."""
+    rig = made(handling, settings={INITIAL: 40_000})
+    rig.say(rig.kubelet, rig.kubelet.headers(1, request()), data(1, framed(b"ask"), end=True))
+    await begun(rig)
+    assert windows(rig, 1, to_runtime=True) == 0
+    rig.say(rig.kubelet, frames.settings({INITIAL: 10}))
+    assert windows(rig, 1, to_runtime=True) == (1 << 20) - 10
+
+
 async def test_what_is_unpacked_has_a_bound_over_all_calls(handling: Handling) -> None:
     """Few bytes may stand for many: above the bound they pass unseen, as one message that is too large does."""
     handling.does = lambda _: asyncio.Event().wait()  # type: ignore[assignment, return-value]
