@@ -66,8 +66,8 @@ class Room:
         Raises:
             Unreadable: there is no room for what was unpacked, which no window holds back.
         """
-        if unpacked and self.taken + unpacked > self._size:
-            raise Unreadable(f"{unpacked} bytes when unpacked, beside {self.taken} of other calls")
+        if unpacked and self._kept + unpacked > self._size:
+            raise Unreadable(f"{unpacked} bytes when unpacked, beside {self._kept} of other calls")
         if not half.closed:
             before = half.kept.get(self, 0)
             half.kept = {**half.kept, self: size + unpacked}
