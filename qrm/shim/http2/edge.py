@@ -150,7 +150,8 @@ class Acceptor:
             except OSError as error:  # no descriptors or memory: it would be so again at once
                 log.warning("no connection taken", error=str(error), next="another try soon")
                 self._loop.remove_reader(self._listener.fileno())
-                self._pause = self._loop.call_later(_PAUSE, self._poll)
+                if self._pause is None:
+                    self._pause = self._loop.call_later(_PAUSE, self._poll)
                 return False
             self._accepted(made)
         return True

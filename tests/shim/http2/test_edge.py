@@ -19,7 +19,7 @@ from qrm.demo.fake_runtime import FakeRuntime
 from qrm.metrics import Metrics
 from qrm.service.sockets import listening
 from qrm.shim.exchange import Exchange, Handlers
-from qrm.shim.http2 import frames
+from qrm.shim.http2 import edge, frames
 from qrm.shim.http2.edge import attach, connect
 from qrm.shim.http2.link import Link
 from qrm.shim.http2.sides import ClientSide, RuntimeSide
@@ -304,6 +304,37 @@ def test_without_descriptors_clients_wait(tmp_path: Path, loop: Loop) -> None:
             assert Short.tries <= 4
             late.writer.close()
             await late.writer.wait_closed()
+
+    run(loop, work())
+
+
+@LOOPS
+def test_who_stops_without_descriptors_tries_no_more(
+    tmp_path: Path, loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next try would be on a socket that is closed by then."""
+    monkeypatch.setattr(edge, "_PAUSE", 0.05)
+
+    class Never(socket.socket):
+        tries = 0
+
+        def accept(self) -> tuple[socket.socket, object]:
+            Never.tries += 1
+            raise OSError(errno.EMFILE, "Too many open files")
+
+    async def work() -> None:
+        troubles: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: troubles.append(context))
+        transport = Transport(tmp_path / "runtime.sock", {}, Metrics())
+        await transport.listen(Never(fileno=listening(tmp_path / "qrm.sock").detach()))
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(tmp_path / "qrm.sock"))
+            await until(lambda: Never.tries > 0)
+            transport.stop_accepting()
+            tries = Never.tries
+            await asyncio.sleep(0.2)
+        assert Never.tries == tries
+        assert not troubles
 
     run(loop, work())
 
