@@ -11,6 +11,7 @@ import gc
 import os
 import signal
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import structlog
 
@@ -20,9 +21,9 @@ log = structlog.get_logger(__name__)
 def detach() -> bool:
     """Become another process in the middle of a coroutine; returns whether that worked.
 
-    To be called by a process that needs none of its other threads any more (nothing of gRPC, no executor): they do not
-    exist in the copy. It must end with os._exit, because gRPC would wait for its threads, and it dies of the usual
-    signals.
+    To be called by a process that needs none of its other threads any more (nothing of gRPC, no executor of its own):
+    they do not exist in the copy, which has another default executor. It must end with os._exit, because gRPC would
+    wait for its threads, and it dies of the usual signals.
     """
     loop = asyncio.get_running_loop()
     sys.stderr.flush()
@@ -34,6 +35,7 @@ def detach() -> bool:
     if child:
         os._exit(0)
     asyncio._set_running_loop(loop)  # which is the parent's, to asyncio
+    loop.set_default_executor(ThreadPoolExecutor(1))  # the other one would wait for its threads to take work
     gc.disable()  # what it would collect of gRPC's would wait for threads
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)

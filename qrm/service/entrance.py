@@ -22,6 +22,7 @@ from qrm.service import api
 from qrm.service.activation import inherited
 from qrm.service.notify import by_systemd
 from qrm.service.sockets import AlreadyRunning, Lock, listening_aside, private_name, publish
+from qrm.shim.http2.edge import connect
 
 log = structlog.get_logger(__name__)
 
@@ -61,6 +62,7 @@ class Entrance:
         if private.parent != self.public.parent:
             raise BadRequest(f"{private} is not beside {self.public}")
         try:
+            connect(private).close()  # who has asked may have died since, and nobody would serve then
             publish(private, self.public)
         except OSError as error:
             raise BadRequest(f"{private} cannot become {self.public}: {error}") from error

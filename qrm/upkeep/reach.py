@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 import grpc
@@ -20,5 +21,9 @@ async def whenever_reached(channel: grpc.aio.Channel, came: Callable[[], Awaitab
         while state is not _READY:
             await channel.wait_for_state_change(state)
             state = channel.get_state(try_to_connect=True)
-        await came()
-        await channel.wait_for_state_change(_READY)
+        left = asyncio.create_task(channel.wait_for_state_change(_READY))  # which `came` may not outlast
+        try:
+            await came()
+            await left
+        finally:
+            left.cancel()

@@ -113,7 +113,7 @@ async def test_where_nobody_serves_there_is_nobody_to_ask(tmp_path: Path) -> Non
 
 
 async def test_when_way_is_not_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """systemd would start a rival; a socket elsewhere cannot be renamed; and there is one successor only."""
+    """systemd would start a rival; a socket elsewhere or of the dead cannot be renamed; there is one successor only."""
     settings = config(tmp_path, "unix:///nowhere")
     made = enter(settings)
     private = made.public.with_name(".qrm.sock.1")
@@ -125,6 +125,12 @@ async def test_when_way_is_not_given(tmp_path: Path, monkeypatch: pytest.MonkeyP
         made.give_way(tmp_path / "qrm.sock")
     with pytest.raises(BadRequest, match="cannot become"):
         made.give_way(private)
+    with listening_aside(private):
+        pass
+    with pytest.raises(BadRequest, match="refused"):
+        made.give_way(private)
+    assert not made.given_away.is_set()
+    private.unlink()
     with listening_aside(private):
         made.give_way(private)
         with pytest.raises(BadRequest, match="already"):

@@ -71,6 +71,11 @@ class Edge(asyncio.Protocol):
         self._link.throttle()
         self._link.flush()
 
+    def eof_received(self) -> None:
+        """The peer says no more. What waits to be sent to it may never be read: nobody is to wait for that."""
+        self._connection.close()
+        self._link.flush()
+
     def connection_lost(self, _: Exception | None) -> None:
         """It is closed, by whomever."""
         if not self.lost.done():
@@ -146,7 +151,8 @@ class Acceptor:
             except OSError as error:  # no descriptors or memory: it would be so again at once
                 log.warning("no connection taken", error=str(error), next="another try soon")
                 self._loop.remove_reader(self._listener.fileno())
-                self._pause = self._loop.call_later(_PAUSE, self._poll)
+                if self._pause is None:
+                    self._pause = self._loop.call_later(_PAUSE, self._poll)
                 return False
             self._accepted(made)
         return True

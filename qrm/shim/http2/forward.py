@@ -10,6 +10,7 @@ import grpc
 
 from qrm.enforcement.channel import CallError
 from qrm.shim.http2 import frames
+from qrm.shim.http2.frames import ProtocolError
 from qrm.shim.http2.headers import Headers
 from qrm.shim.http2.messages import Collector, Parts, Unreadable, unwrapped
 from qrm.shim.http2.status import away, call_error, code_of_reset, timeout
@@ -39,8 +40,11 @@ class Intake:
         return self._granted.extra
 
     def take(self, flow: int) -> None:
-        """Bytes have come in."""
-        self._granted.take(flow)
+        """Bytes have come in. Raises ProtocolError for more than the sender may ever have believed to be allowed."""
+        granted, sender = self._granted, self._half.connection
+        granted.take(flow)
+        if granted.left < sender.told_window - sender.window_limit:
+            raise ProtocolError(frames.FLOW_CONTROL_ERROR, "more data than the stream's window")
 
     def use(self, flow: int) -> None:
         """They are put away."""
@@ -88,7 +92,19 @@ class _Reply:
 
     def begun(self) -> None:
         """The stream is open at the runtime: only now may its window be granted."""
-        self._intake.grant()
+        self._held.link.replies.enter(self)
+        self.regrant()
+
+    def regrant(self) -> None:
+        """Let the runtime send more, if there is room."""
+        room = self._held.link.replies
+        if room.grants(self):
+            self._intake.grant()
+            room.granted(self, self._intake.extra)
+
+    def over(self) -> None:
+        """Nothing more is collected."""
+        self._held.link.replies.leave(self)
 
     def headers(self, headers: Headers, *, end: bool) -> None:
         if end:
@@ -99,7 +115,7 @@ class _Reply:
     def data(self, payload: bytes, flow: int, *, end: bool) -> None:
         self._intake.take(flow)
         try:
-            if self._collector.add(payload):
+            if payload and self._collector.add(payload):
                 self._take_message()
         except Unreadable as error:
             self._pass_on(str(error), end=end)
@@ -108,7 +124,7 @@ class _Reply:
             self._end(Headers(()))
         else:
             self._intake.use(flow)
-            self._intake.grant()
+            self.regrant()
 
     def reset(self, error: int) -> None:
         code = code_of_reset(error)
@@ -119,7 +135,7 @@ class _Reply:
 
     def shifted(self, change: int) -> None:
         self._intake.shift(change)
-        self._intake.grant()
+        self.regrant()
 
     def _take_message(self) -> None:
         if self._wire:
@@ -129,7 +145,10 @@ class _Reply:
         if self._collector.beyond:
             raise Unreadable("a second message")
         self._message = unwrapped(wire, encoding, self._limit)
+        unpacked = len(self._message) if wire[0][0] else 0
+        self._held.link.replies.keep(self._held.half, sum(map(len, wire)), unpacked)
         self._wire = wire
+        self.over()
 
     def _end(self, trailers: Headers) -> None:
         error = call_error(trailers)
@@ -145,6 +164,7 @@ class _Reply:
             return
         self._held.pass_reply()
         self._fail(CallError(grpc.StatusCode.UNAVAILABLE, f"the reply passed to kubelet unseen: {reason}"))
+        self._held.link.replies.keep(client, self._collector.size)
         client.ahead = self._intake.extra
         half.pass_to(client)
         if self._initial is not None:
@@ -177,6 +197,7 @@ async def forward(held: Held, wire: Parts) -> Forwarded:
     try:
         return await reply.done
     finally:
+        reply.over()
         if not held.passed and not half.closed:
             half.reset(frames.CANCEL)
             link.flush()

@@ -23,7 +23,8 @@ lower HEADER_TABLE_SIZE later have nothing to be told any more."""
 _REMEMBERED_FIELD = 256
 """Bytes of a name and value up to which their encoding is kept."""
 _REMEMBERED_BLOCKS, _REMEMBERED_BLOCK = 256, 1024
-"""Blocks of one connection whose decoding is kept, and the longest such in bytes."""
+"""Blocks of one connection whose decoding is kept, and the longest such in bytes, with a table and without: a few bytes
+may name fields of many in a table."""
 
 _encoder = Encoder()
 _encoder.header_table_size = 0
@@ -105,7 +106,7 @@ class HeaderDecoder:
                 return known
         before = table.version
         headers = Headers(self._decoded(block))
-        if table.version == before and len(block) <= _REMEMBERED_BLOCK:
+        if table.version == before and len(block) <= _REMEMBERED_BLOCK >= len(headers.block):
             if self._known_version != before or len(self._known) >= _REMEMBERED_BLOCKS:
                 self._known = {}
                 self._known_version = before

@@ -46,8 +46,6 @@ class Held:
         self._handler = handler
         self._collector: Collector | None = Collector(link.hub.limits.max_message_bytes)
         self._intake = Intake(half)
-        self._reserved = 0
-        """Bytes that it was granted of what all such calls may have."""
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -59,7 +57,7 @@ class Held:
             loop = asyncio.get_running_loop()
             self.deadline = loop.time() + seconds
             self._timer = loop.call_at(self.deadline, self._expire)
-        self.link.held[self] = None
+        self.link.requests.enter(self)
         if self.half.received_end:
             self._release(end=True)
         else:
@@ -108,16 +106,17 @@ class Held:
 
     def regrant(self) -> None:
         """Let the client send more, if there is room."""
-        if self.link.may_grant(self):
+        room = self.link.requests
+        if room.grants(self):
             self._intake.grant()
-            self.link.held_bytes += self._intake.extra - self._reserved
-            self._reserved = self._intake.extra
+            room.granted(self, self._intake.extra)
 
     # The handler's side.
 
     def _run(self, wire: Parts) -> None:
         self.wire = wire
         self.message = unwrapped(wire, self.request.get(b"grpc-encoding"), self.link.hub.limits.max_message_bytes)
+        self.link.requests.keep(self.half, sum(map(len, wire)), len(self.message) if wire[0][0] else 0)
         self._collected()
         self._task = asyncio.get_running_loop().create_task(self._handle())
         self.link.hub.running(self._task)
@@ -193,6 +192,7 @@ class Held:
         """Let the call pass, with what was collected of it."""
         collector = self._collector
         taken = collector.taken() if collector is not None else ()
+        self.link.requests.keep(self.half, sum(map(len, taken)))
         self._stop()
         self.passed = True
         other = self.link.relay(self.half, self.request, end=end and not taken, ahead=self._intake.extra)
@@ -209,11 +209,7 @@ class Held:
         if self._collector is None:
             return
         self._collector = None
-        link = self.link
-        link.held.pop(self, None)
-        link.held_bytes -= self._reserved
-        for held in list(link.held):
-            held.regrant()
+        self.link.requests.leave(self)
 
     def _stop(self) -> None:
         self._collected()

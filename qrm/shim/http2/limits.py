@@ -14,8 +14,9 @@ class Limits:
     request passes to the runtime unseen, and a larger reply to kubelet: what we cannot look at we do not judge. The
     handler of such a reply is told UNAVAILABLE, which stands for an outcome that it does not know."""
     max_held_bytes: int = 64 << 20
-    """What the calls of one connection whose requests are being collected may be granted, beyond the window that each
-    has to begin with; above it, only the oldest is granted more."""
+    """What the held calls of one connection may have in memory of requests, and as much of replies: granted to those
+    that are being collected, beyond the window that each has to begin with, and kept of those that are whole until the
+    call is over. Above it, only the oldest is granted more, and with so much kept none is."""
     max_header_bytes: int = 1 << 20
     """A header list, as SETTINGS_MAX_HEADER_LIST_SIZE counts; above, the connection ends. grpc's default of 8 to 16 KiB
     is less than a long runc error needs."""

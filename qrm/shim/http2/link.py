@@ -11,6 +11,7 @@ from qrm.shim.http2 import frames
 from qrm.shim.http2.headers import Headers
 from qrm.shim.http2.held import Held
 from qrm.shim.http2.limits import Limits
+from qrm.shim.http2.room import Room
 from qrm.shim.http2.sides import DRAINING, ClientSide, RuntimeSide, carried
 from qrm.shim.http2.status import away
 from qrm.shim.http2.stream import Call, Half
@@ -49,10 +50,8 @@ class Link:
         self.runtime: RuntimeSide | None = None
         self.older: list[RuntimeSide] = []
         """Connections on which the runtime takes no new calls, but still has some."""
-        self.held: dict[Held, None] = {}
-        """Calls whose request is being collected, the oldest first."""
-        self.held_bytes = 0
-        """What they were granted beyond the window that each has to begin with."""
+        self.requests, self.replies = (Room(hub.limits.max_held_bytes) for _ in range(2))
+        """For what held calls have in memory."""
 
     def reach(self) -> RuntimeSide:
         """The connection for a new call, dialled where there is none. Raises OSError where that cannot be done."""
@@ -80,8 +79,8 @@ class Link:
             return None
         other = runtime.open(half)
         other.ahead = ahead
-        half.pass_to(other)
         other.send_headers(headers, end=end)
+        half.pass_to(other)  # which may widen the window of the stream, that has to be open for it
         return other
 
     def hold(self, half: Half, headers: Headers, handler: Handler) -> None:
@@ -122,7 +121,3 @@ class Link:
         if self.client.leaving is None and not self.client.closed:
             self.client.leaving = self.client.last if last is None else last
             self.client.out.append(frames.goaway(self.client.leaving, error, debug))
-
-    def may_grant(self, held: Held) -> bool:
-        """Whether a call that is being collected may be sent more of: not too many at a time, but one always."""
-        return self.held_bytes < self.hub.limits.max_held_bytes or held is next(iter(self.held), None)

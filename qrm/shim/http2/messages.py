@@ -98,4 +98,6 @@ def unwrapped(wire: Parts, encoding: bytes | None, limit: int) -> bytes:
         raise Unreadable(str(error)) from None
     if len(message) > limit or not unpacker.eof:
         raise Unreadable(f"more than {limit} bytes when unpacked, or not all of it")
+    if unpacker.unused_data:  # further members, which other unpackers put together with the first
+        raise Unreadable("compressed in several parts")
     return message

@@ -67,7 +67,8 @@ class Sending:
         """Whether the socket takes nothing more for now."""
         self.closed = False
         self.frame_limit = frames.DEFAULT_FRAME
-        """The largest frame that the peer was ever allowed."""
+        self.window_limit = frames.DEFAULT_WINDOW
+        """The largest frame, and the largest first window of a stream, that the peer was ever allowed."""
         self.granted = Granted(frames.DEFAULT_WINDOW, limits.window_bytes, limits.window_bytes * 3 // 4)
         self._table_off = False
 
@@ -103,6 +104,7 @@ class Sending:
         before = self.told_window
         self.told |= news
         self.frame_limit = max(self.frame_limit, self.told.get(frames.MAX_FRAME_SIZE, 0))
+        self.window_limit = max(self.window_limit, self.told_window)
         self.out.append(frames.settings(news))
         change = self.told_window - before
         if change:

@@ -100,6 +100,8 @@ class ClientSide(Connection):
 
     def forgotten(self, half: Half) -> None:
         """A call has ended."""
+        for room, size in half.kept.items() if half.kept else ():
+            room.release(size)
         self.link.hub.ended(half.call)
 
     def was_reset(self, half: Half, error: int) -> None:
@@ -239,6 +241,7 @@ class RuntimeSide(Connection):
                 client.fail(grpc.StatusCode.UNAVAILABLE, "the connection to the container runtime broke")
             elif client is not None and not client.received_end:
                 client.reset(frames.NO_ERROR, after=True)
+        link.throttle()  # kubelet is not to wait for a socket that will never take anything again
 
 
 def carried(source: Connection, limits: Limits) -> dict[int, int]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
 
 import grpc
@@ -14,6 +16,7 @@ from qrm.shim.http2.messages import Parts
 from qrm.shim.http2.status import trailers, trailers_only
 
 if TYPE_CHECKING:
+    from qrm.shim.http2.room import Room
     from qrm.shim.http2.sending import Sending
 
 _SMALL, _GATHERED = 4 << 10, 64 << 10
@@ -21,6 +24,7 @@ _SMALL, _GATHERED = 4 << 10, 64 << 10
 shall not make us keep an object for each."""
 _AT_ONCE = 128 << 10
 """Bytes that are given to the socket at a time: larger pieces cost more than they save."""
+_NOTHING: Mapping[Room, int] = MappingProxyType({})
 _MOST_WAITING = 256
 """Items in a queue after which a peer that sends header blocks, which no window holds back, has gone too far."""
 
@@ -100,6 +104,7 @@ class Half:
         "granted",
         "headers_sent",
         "id",
+        "kept",
         "other",
         "queue",
         "received_end",
@@ -128,6 +133,8 @@ class Half:
         self.headers_sent = False
         self.reset_after: int | None = None
         """RST_STREAM to be sent after the queue."""
+        self.kept: Mapping[Room, int] = _NOTHING
+        """What a client's call has in memory of its messages."""
 
     @property
     def closed(self) -> bool:

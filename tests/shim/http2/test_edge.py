@@ -19,7 +19,7 @@ from qrm.demo.fake_runtime import FakeRuntime
 from qrm.metrics import Metrics
 from qrm.service.sockets import listening
 from qrm.shim.exchange import Exchange, Handlers
-from qrm.shim.http2 import frames
+from qrm.shim.http2 import edge, frames
 from qrm.shim.http2.edge import attach, connect
 from qrm.shim.http2.link import Link
 from qrm.shim.http2.sides import ClientSide, RuntimeSide
@@ -169,6 +169,42 @@ def test_a_runtime_that_does_not_read_stops_the_client(tmp_path: Path, loop: Loo
 
 
 @LOOPS
+@pytest.mark.parametrize("half", [False, True])
+def test_a_runtime_that_ends_without_having_read_lets_the_client_go_on(tmp_path: Path, loop: Loop, half: bool) -> None:
+    """A containerd that hangs and is killed then, or closes only its own side: kubelet's next call goes to the next."""
+
+    async def work() -> None:
+        async with raw(tmp_path, Limits(buffer_bytes=64 << 10)) as (transport, client, ends):
+            client.headers(1, REQUEST)
+            runtime = await ends.get()
+            runtime.writer.write(frames.window_update(0, 1 << 30) + frames.window_update(1, 1 << 30))
+            await runtime.until(frames.HEADERS)
+            await held_up(client, data(1, bytes(16384)))
+            if half:
+                runtime.writer.write_eof()
+            else:
+                runtime.writer.transport.abort()
+            await until(lambda: not transport.streams)
+            client.headers(3, REQUEST, end=True)
+            async with asyncio.timeout(20):
+                await (await ends.get()).until(frames.HEADERS)
+
+    run(loop, work())
+
+
+async def held_up(sender: End, piece: bytes) -> None:
+    """Send until nothing is taken any more; what could not be written is left to the sender's socket."""
+    for _ in range(100):
+        sender.writer.write(piece)
+        try:
+            async with asyncio.timeout(0.3):
+                await sender.writer.drain()
+        except TimeoutError:
+            return
+    pytest.fail("everything was taken, though nobody reads")
+
+
+@LOOPS
 def test_answers_that_nobody_reads_cost_the_connection(tmp_path: Path, loop: Loop) -> None:
     """A client that pings without end and reads nothing is closed, and others are not."""
 
@@ -268,6 +304,37 @@ def test_without_descriptors_clients_wait(tmp_path: Path, loop: Loop) -> None:
             assert Short.tries <= 4
             late.writer.close()
             await late.writer.wait_closed()
+
+    run(loop, work())
+
+
+@LOOPS
+def test_who_stops_without_descriptors_tries_no_more(
+    tmp_path: Path, loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next try would be on a socket that is closed by then."""
+    monkeypatch.setattr(edge, "_PAUSE", 0.05)
+
+    class Never(socket.socket):
+        tries = 0
+
+        def accept(self) -> tuple[socket.socket, object]:
+            Never.tries += 1
+            raise OSError(errno.EMFILE, "Too many open files")
+
+    async def work() -> None:
+        troubles: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: troubles.append(context))
+        transport = Transport(tmp_path / "runtime.sock", {}, Metrics())
+        await transport.listen(Never(fileno=listening(tmp_path / "qrm.sock").detach()))
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(tmp_path / "qrm.sock"))
+            await until(lambda: Never.tries > 0)
+            transport.stop_accepting()
+            tries = Never.tries
+            await asyncio.sleep(0.2)
+        assert Never.tries == tries
+        assert not troubles
 
     run(loop, work())
 

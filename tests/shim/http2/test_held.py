@@ -236,6 +236,8 @@ async def test_a_request_above_the_limit_passes_unseen(handling: Handling) -> No
     granted = windows(rig, 1, to_runtime=False)
     assert granted > 0
     rig.say(rig.kubelet, data(1, wire[:4]), data(1, wire[4:16000]))
+    kinds = [frame.kind for frame in rig.runtime.got if frame.stream == 1]
+    assert kinds.index(frames.HEADERS) < kinds.index(frames.WINDOW_UPDATE), "a stream that is not open has no window"
     assert windows(rig, 1, to_runtime=True) == 777, "kubelet's for the reply"
     headers, *bodies = rig.runtime.take()
     assert headers.fields == request()
@@ -272,6 +274,32 @@ async def test_a_reply_above_the_limit_passes_unseen(handling: Handling) -> None
     assert isinstance(error, CallError)
     assert not error.outcome_known
     assert [call.code for call in rig.ended_calls] == [grpc.StatusCode.OK]
+
+
+@pytest.mark.parametrize("apart", [True, False])
+async def test_a_reply_of_two_messages_passes_unseen(handling: Handling, apart: bool) -> None:
+    """However they are cut: a unary call has one, and what this is kubelet may judge."""
+    rig = made(handling)
+    rig.say(rig.kubelet, rig.kubelet.headers(1, request()), data(1, framed(b"ask"), end=True))
+    await begun(rig)
+    both = (framed(b"one"), framed(b"two"))
+    pieces = [data(1, each) for each in both] if apart else [data(1, b"".join(both))]
+    rig.say(rig.runtime, rig.runtime.headers(1, REPLY), *pieces, rig.runtime.headers(1, OK, end=True))
+    assert payload(await ended(rig)) == b"".join(both)
+    (error,) = handling.errors
+    assert isinstance(error, CallError)
+    assert not error.outcome_known
+
+
+async def test_nothing_is_no_second_message(handling: Handling) -> None:
+    """Frames without data, or with nothing but padding, may come anywhere in a reply."""
+    rig = made(handling)
+    rig.say(rig.kubelet, rig.kubelet.headers(1, request()), data(1, b""), data(1, framed(b"ask"), end=True))
+    await begun(rig)
+    rig.say(rig.runtime, rig.runtime.headers(1, REPLY), data(1, b"", pad=9), data(1, framed(b"told")))
+    rig.say(rig.runtime, data(1, b""), data(1, b"", pad=9), rig.runtime.headers(1, OK, end=True))
+    assert payload(await ended(rig)) == framed(b"told")
+    assert not handling.errors
 
 
 async def test_gzip_is_unpacked_and_left_packed_where_nothing_changes(handling: Handling) -> None:
@@ -328,6 +356,22 @@ async def test_a_client_that_does_not_end_its_request_is_answered(handling: Hand
     *_, last, reset = await ended(rig)
     assert (last.fields, last.end) == (OK, True)
     assert (reset.kind, reset.payload) == (frames.RST_STREAM, bytes(4))
+    rig.say(rig.kubelet, data(1, b"late"), rig.kubelet.headers(1, [(b"late", b"too")], end=True))
+    assert not rig.kubelet.closed, "it had not heard of that yet"
+
+
+@pytest.mark.parametrize("message", [framed(b"ask"), framed(b"ask")[:-1], b""])
+async def test_a_request_may_end_with_trailers(handling: Handling, message: bytes) -> None:
+    """gRPC has none there; what they end is a call nevertheless, or none."""
+    rig = made(handling)
+    rig.say(rig.kubelet, rig.kubelet.headers(1, request()), data(1, message))
+    rig.say(rig.kubelet, rig.kubelet.headers(1, [(b"last", b"words")], end=True))
+    _, *bodies = await begun(rig)
+    assert payload(bodies) == message
+    assert len(handling.seen) == (message == framed(b"ask"))
+    answer(rig, 1)
+    assert (await ended(rig))[-1].fields == OK
+    assert not rig.link.client.streams
 
 
 @pytest.mark.parametrize("asked", [True, False])
@@ -364,10 +408,10 @@ async def test_the_deadline_bounds_collecting_and_handling(handling: Handling, c
 async def test_what_is_left_of_the_deadline_goes_on(handling: Handling) -> None:
     """The handler sees it and the runtime gets it."""
     rig = made(handling)
-    rig.say(
-        rig.kubelet, rig.kubelet.headers(1, request(HELD, (b"grpc-timeout", b"90S"))), data(1, framed(b""), end=True)
-    )
+    fields = request(HELD, (b"grpc-timeout", b"90S"), (b"content-length", b"5"))
+    rig.say(rig.kubelet, rig.kubelet.headers(1, fields), data(1, framed(b""), end=True))
     headers, _ = await begun(rig)
+    assert [name for name, _ in headers.fields] == [name for name, _ in fields if name != b"content-length"]
     left = dict(headers.fields)[b"grpc-timeout"]
     assert 80_000_000 < int(left[:-1]) < 90_000_000
     assert left[-1:] == b"u"
@@ -443,7 +487,14 @@ async def test_a_handler_that_breaks_is_an_internal_error(handling: Handling) ->
 
 
 async def test_collecting_is_bounded_over_all_calls_and_ends_nevertheless(handling: Handling) -> None:
-    """Above the bound only the oldest is granted more; when it is complete, the next one is."""
+    """Above the bound only the oldest is granted more; when it is answered, the next one is."""
+    go = asyncio.Event()
+
+    async def waits(_: Exchange) -> bytes:
+        await go.wait()
+        return b""
+
+    handling.does = waits
     limits = Limits(max_message_bytes=3 << 20, max_held_bytes=100_000)
     rig = made(handling, limits)
     rig.say(rig.runtime, frames.settings({INITIAL: 1000}))
@@ -462,10 +513,102 @@ async def test_collecting_is_bounded_over_all_calls_and_ends_nevertheless(handli
             left[stream] = [window - size + windows(rig, stream, to_runtime=False), rest - size]
             if rest and rest == size:
                 order.append(stream)
-        assert rig.link.held_bytes <= 5 << 20, "one message and a window"
+        assert rig.link.requests.taken <= 5 << 20, "one message and a window"
+        if len(order) == len(handling.seen) + 1:
+            await until(lambda: len(handling.seen) == len(order))
+            assert windows(rig, order[-1] + 2, to_runtime=False) == 0, "the message is in memory still"
+            go.set()
+            await until(lambda: not rig.tasks)
+            go.clear()
     assert order == [1, 3, 5], "each complete, whatever the bound, and one after the other"
-    assert rig.link.held_bytes == 0
-    await until(lambda: len(handling.seen) == 3)
+    assert rig.link.requests.taken == 0
+
+
+@pytest.mark.parametrize("side", ["request", "reply"])
+async def test_more_than_a_stream_was_granted_ends_the_connection(handling: Handling, side: str) -> None:
+    """What a peer was allowed at most, even if it had not heard of a smaller window yet, is no mistake."""
+    rig = made(handling, Limits(max_held_bytes=500_000), {INITIAL: 80_000})
+    rig.say(rig.runtime, frames.settings({INITIAL: 80_000}))
+    rig.say(rig.runtime, frames.settings({INITIAL: 40_000}))
+    rig.say(rig.kubelet, frames.settings({INITIAL: 40_000}))
+    for stream in (1, 3):
+        rig.say(rig.kubelet, rig.kubelet.headers(stream, request()))
+        if side == "reply":
+            rig.say(rig.kubelet, data(stream, framed(b"ask"), end=True))
+            await begun(rig)
+            rig.say(rig.runtime, rig.runtime.headers(stream, REPLY))
+    peer, wire = rig.kubelet if side == "request" else rig.runtime, framed(bytes(1 << 20))
+    rig.say(peer, data(1, wire[:10_000]))  # it is granted all that there is
+    rig.say(peer, *[data(3, wire[start : start + 10_000]) for start in range(0, 80_000, 10_000)])
+    assert not peer.closed
+    rig.say(peer, data(3, b"x"))
+    assert peer.closed
+    (goaway,) = peer.take(frames.GOAWAY)
+    assert struct.unpack(">L", goaway.payload[4:8]) == (frames.FLOW_CONTROL_ERROR,)
+
+
+async def test_replies_are_bounded_over_all_calls_until_they_are_read(handling: Handling) -> None:
+    """The runtime is granted nothing for further ones while kubelet does not take those that it has asked for."""
+    rig = made(handling, Limits(max_held_bytes=100_000), {INITIAL: 1000})
+    for stream in (1, 3, 5):
+        rig.say(rig.kubelet, rig.kubelet.headers(stream, request()), data(stream, framed(b"ask"), end=True))
+    await until(lambda: len(rig.runtime.connection.streams) == 3)
+    granted = {stream: windows(rig, stream, to_runtime=True) for stream in (1, 3, 5)}
+    assert granted[1] > 200_000
+    assert not granted[3]
+    assert not granted[5]
+    wire = framed(b"x" * 200_000)
+    rig.say(rig.runtime, rig.runtime.headers(1, REPLY))
+    rig.say(rig.runtime, *[data(1, wire[each : each + 16_000]) for each in range(0, len(wire), 16_000)])
+    rig.say(rig.runtime, rig.runtime.headers(1, OK, end=True))
+    await until(lambda: len(rig.tasks) == 2)
+    assert payload(rig.kubelet.take()) == wire[:1000]
+    rig.say(rig.runtime, rig.runtime.headers(3, REPLY), data(3, wire[:1000]))
+    assert windows(rig, 3, to_runtime=True) == 0
+    rig.say(rig.kubelet, frames.window_update(1, 300_000), frames.window_update(0, 300_000))
+    assert windows(rig, 3, to_runtime=True) > 200_000
+    assert not windows(rig, 5, to_runtime=True)
+    rig.break_off(rig.runtime)
+    await until(lambda: not rig.tasks)
+    rig.kubelet.take()
+    assert rig.link.replies.taken == 0
+
+
+async def test_a_reply_that_nobody_waits_for_any_more_is_not_kept(handling: Handling) -> None:
+    """It comes whole before the handler has noticed that kubelet gave up."""
+    rig = made(handling)
+    rig.say(rig.kubelet, rig.kubelet.headers(1, request()), data(1, framed(b"ask"), end=True))
+    await begun(rig)
+    rig.say(rig.kubelet, frames.rst_stream(1, frames.CANCEL))
+    rig.say(rig.runtime, rig.runtime.headers(1, REPLY), data(1, framed(b"told")))
+    await ended(rig)
+    assert (rig.link.requests.taken, rig.link.replies.taken) == (0, 0)
+
+
+async def test_a_reply_is_granted_what_a_smaller_window_takes_away(handling: Handling) -> None:
+    """kubelet makes its windows smaller while the reply is collected, which does not need them yet."""
+    rig = made(handling, settings={INITIAL: 40_000})
+    rig.say(rig.kubelet, rig.kubelet.headers(1, request()), data(1, framed(b"ask"), end=True))
+    await begun(rig)
+    assert windows(rig, 1, to_runtime=True) == 0
+    rig.say(rig.kubelet, frames.settings({INITIAL: 10}))
+    assert windows(rig, 1, to_runtime=True) == (1 << 20) - 10
+
+
+async def test_what_is_unpacked_has_a_bound_over_all_calls(handling: Handling) -> None:
+    """Few bytes may stand for many: above the bound they pass unseen, as one message that is too large does."""
+    handling.does = lambda _: asyncio.Event().wait()  # type: ignore[assignment, return-value]
+    rig = made(handling, Limits(max_held_bytes=3 << 20))
+    packed = gzip.compress(bytes(1 << 20))
+    fields = request(HELD, (b"grpc-encoding", b"gzip"))
+    for stream in (1, 3, 5):
+        rig.say(rig.kubelet, rig.kubelet.headers(stream, fields))
+        rig.say(rig.kubelet, data(stream, struct.pack(">BL", 1, len(packed)) + packed, end=True))
+    await until(lambda: len(handling.seen) == 2)
+    assert {frame.stream for frame in rig.runtime.take()} == {5}
+    assert rig.link.requests.taken < 3 << 20
+    rig.say(rig.kubelet, *[frames.rst_stream(stream, frames.CANCEL) for stream in (1, 3, 5)])
+    assert rig.link.requests.taken == 0
 
 
 @pytest.fixture(autouse=True)

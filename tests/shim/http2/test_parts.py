@@ -53,6 +53,15 @@ def test_the_same_bytes_are_not_taken_for_the_same_after_the_table_has_changed()
         decoder.decode(block)
 
 
+def test_blocks_that_a_table_makes_long_are_not_remembered() -> None:
+    """A few hundred bytes that stand for a megabyte would make a connection's memory grow by that with each call."""
+    encoder, decoder = Encoder(), HeaderDecoder(1 << 20)
+    decoder.decode(encoder.encode([(b"a", b"x" * 3000)]))
+    block = encoder.encode([(b"a", b"x" * 3000)] * 300)
+    assert len(block) < 1000
+    assert decoder.decode(block) is not decoder.decode(block)
+
+
 def test_what_must_never_be_indexed_is_not_so_afterwards_either() -> None:
     """Secrets keep their mark, also where the same field has come without it."""
     secret = NeverIndexedHeaderTuple(b"authorization", b"x")
@@ -105,7 +114,7 @@ def test_a_message_above_the_limit_is_known_by_its_prefix() -> None:
 
 
 def test_gzip_is_understood_and_nothing_else_is_guessed() -> None:
-    """Also not a small message that becomes a large one, or one that is cut short."""
+    """Also not a small message that becomes a large one, or one that is cut short, or of which there is more."""
     packed = gzip.compress(b"x" * 1000)
     wire = struct.pack(">BL", 1, len(packed)) + packed
     assert unwrapped([wire], b"gzip", 1000) == b"x" * 1000
@@ -113,6 +122,7 @@ def test_gzip_is_understood_and_nothing_else_is_guessed() -> None:
         (b"gzip", 999, wire),
         (b"gzip", 1000, wire[:-1]),
         (b"gzip", 1000, wire[:5] + b"nonsense"),
+        (b"gzip", 1000, wire + gzip.compress(b"more")),
         (b"snappy", 1000, wire),
         (None, 1000, wire),
     ):
