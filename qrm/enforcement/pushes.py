@@ -12,7 +12,6 @@ from qrm.enforcement.channel import CallError
 from qrm.enforcement.isolation.containers import ContainerFiles
 from qrm.enforcement.runtime import RuntimeClient
 from qrm.metrics import Metrics
-from qrm.pods.model import Qos
 from qrm.wire import cri_pb2 as cri
 
 log = structlog.get_logger(__name__)
@@ -39,10 +38,8 @@ class Pusher:
         self._files = files
         self._metrics = metrics
 
-    async def push(
-        self, container_id: str, qos: Qos, *, cpus: CPUSet | None = None, mems: NodeSet | None = None
-    ) -> Outcome:
-        """Make `container_id`, of a pod of `qos`, run on `cpus` and have its memory on `mems`; what is None stays.
+    async def push(self, container_id: str, *, cpus: CPUSet | None = None, mems: NodeSet | None = None) -> Outcome:
+        """Make `container_id` run on `cpus` and have its memory on `mems`; what is None stays.
 
         A failure is logged and counted, never raised: who asked decides what it means. An empty set would mean
         "unchanged" in CRI and is refused here.
@@ -52,7 +49,7 @@ class Pusher:
         resources = cri.LinuxContainerResources(cpuset_cpus=str(cpus or ""), cpuset_mems=str(mems or ""))
         outcome = Outcome.APPLIED
         try:
-            async with self._files.updating(container_id, qos):
+            async with self._files.updating(container_id):
                 await self._runtime.update(container_id, resources)
         except CallError as error:
             outcome = Outcome.GONE if _is_gone(error) else Outcome.FAILED

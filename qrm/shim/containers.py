@@ -47,7 +47,7 @@ class ContainerCalls:
                 pin(message.linux, record)
                 wanted = wanted_files(replace(record, asked=serialised), self._files)
                 self._files.put(message.linux, wanted)
-                async with self._files.updating(record.container_id, record.request.qos, message.linux.cpu_quota):
+                async with self._files.updating(record.container_id, message.linux.cpu_quota):
                     reply = await exchange.forward(message.SerializeToString())
                 await self._files.started(record.container_id, wanted)
         except CallError as error:

@@ -11,6 +11,7 @@ import pytest
 
 from qrm.cpuset import CPUSet
 from qrm.demo import fake_cgroups
+from qrm.demo.fake_runtime import FakeRuntime
 from qrm.demo.pods import ContainerSpec, Pod, container_resources
 from qrm.enforcement.isolation import kernel
 from qrm.wire import cri_pb2 as cri
@@ -70,6 +71,7 @@ async def test_a_pod_may_name_a_profile(under: UnderTest) -> None:
     """What the profile leaves out is as for the level; shares are of the request, in whole pages."""
     await under.kubelet.start_pod(careful("batch"))
     assert created(under) == {
+        "cpu.idle": "0",
         "cpu.weight": "50",
         "cpu.max.burst": "25000",
         "memory.high": str(96 * MIB),
@@ -116,6 +118,34 @@ async def test_kubelets_update_of_an_idle_container_passes(under: UnderTest) -> 
         assert file(under, running.containers["c0"], "memory.max") == str(128 * MIB)
     assert file(under, idle.containers["c0"], "cpu.idle") == "1"
     assert file(under, batch.containers["c0"], "memory.high") == str(192 * MIB)
+
+
+@pytest.mark.parametrize("more", ["[profiles.reclaimed_cores]\ncpu_idle = false\n", '[isolation]\ncpu = "off"\n'])
+async def test_an_idle_container_gives_way_after_a_change_of_configuration(tmp_path: Path, more: str) -> None:
+    """The kernel refuses weights as before, whatever the profile says now."""
+    async with FakeRuntime(tmp_path, pod_updates=True) as fake:
+        async with under_test(tmp_path, fake=fake) as under:
+            batch = await under.kubelet.start_pod(pod("batch", level=RECLAIMED))
+        async with under_test(tmp_path, fake=fake, more=more) as under:
+            await under.kubelet.start_pod(dedicated("db", 3))
+            await under.settled()
+            await under.kubelet.update_resources(batch.containers["c0"], cri.LinuxContainerResources(cpu_shares=512))
+            under.check()
+
+
+async def test_a_process_in_a_cgroup_of_its_own_hides_nothing(under: UnderTest) -> None:
+    """Such as systemd in a container: its container's cgroup is the one that is unlocked and compared."""
+    running = await under.kubelet.start_pod(pod("batch", level=RECLAIMED))
+    container = running.containers["c0"]
+    for each in under.fake.cgroups.proc.glob("*/cgroup"):
+        if container in (text := each.read_text().strip()):
+            each.write_text(f"{text}/init.scope\n")
+    await under.kubelet.update_resources(container, cri.LinuxContainerResources(cpu_shares=512))
+    (under.fake.cgroup_of(container) / "io.weight").write_text("default 500\n")
+    assert await under.node.isolation.cycle() == "put back 1 io.weight"
+    found = await under.node.processes.cpuset(container)
+    assert found is not None
+    assert found.path.name == container
 
 
 async def test_after_an_update_that_failed_it_is_idle_again(under: UnderTest) -> None:

@@ -122,14 +122,16 @@ class ContainerFiles:
             resources.cpu_shares = asked.cpu_shares
 
     @asynccontextmanager
-    async def updating(self, container_id: str, qos: Qos, quota: int = 0) -> AsyncIterator[None]:
-        """Around an update of a container, so that the kernel takes it.
+    async def updating(self, container_id: str, quota: int = 0) -> AsyncIterator[None]:
+        """Around an update of a container, so that the kernel takes it; `quota` is the new one, if there is one.
 
         The runtime writes the weight first, which is refused while cpu.idle is 1, and the quota before the burst, which
         may then exceed it. So both are put to 0 before. On v2 the runtime sets them again from `unified`, last of all;
-        afterwards, and after an update that failed, it is seen to here.
+        afterwards, and after an update that failed, it is seen to here. What counts is what the kernel has: the
+        container may be idle by a profile that the configuration has no more.
         """
-        before = await self._unlocked(container_id, qos, quota)
+        folders = await self._processes.folders(container_id)
+        before = await asyncio.to_thread(self._unlock, folders, burst=quota > 0)
         try:
             yield
         finally:
@@ -178,20 +180,10 @@ class ContainerFiles:
             return {("", name): value for name, value in files.items()}
         return legacy.translated(files)
 
-    async def _unlocked(self, container_id: str, qos: Qos, quota: int) -> dict[Path, str]:
+    def _unlock(self, folders: Mapping[str, Path], *, burst: bool) -> dict[Path, str]:
         """What was put to 0, with its value before."""
-        try:
-            profile = self.profile(qos)
-        except BadRequest:
-            return {}
-        idle = bool(profile.cpu_idle) and IDLE in self.able
-        burst = bool(profile.cpu_burst_percent or qos.cpu.cpu_burst_percent) and BURST in self.able and quota > 0
-        if not idle and not burst:
-            return {}
-        folders = await self._processes.folders(container_id)
-        places = [self._place(IDLE)] * idle + [self._place(BURST)] * burst
         before = {}
-        for controller, name in places:
+        for controller, name in map(self._place, (IDLE, BURST) if burst else (IDLE,)):
             path = folders[controller] / name if controller in folders else None
             value = kernel.read(path) if path else None
             if path and value and value != "0" and _try_to_write(path, "0", value):

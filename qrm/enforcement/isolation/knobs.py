@@ -2,8 +2,8 @@
 
 Files are named as in cgroup v2, and values are written as the kernel shows them. What it refuses is kept out here:
 
-- cpu.weight and cpu.idle are never set together: while cpu.idle is 1 the kernel refuses a weight, and the runtime
-  applies `unified` in any order.
+- There is no cpu.weight beside a cpu.idle of 1, by which the kernel refuses it: the runtime applies `unified` in any
+  order. A weight comes with a cpu.idle of 0, in place of the 1 that a runtime may still have for the container.
 - cpu.max.burst is at most the quota, and 0 where there is no quota.
 - memory values are multiples of a page, as the kernel rounds them down to.
 """
@@ -84,6 +84,7 @@ def _cpu(files: dict[str, str], profile: Profile, qos: Qos, amounts: Amounts, ab
     if profile.cpu_idle and IDLE in able:
         files[IDLE] = "1"
     elif profile.cpu_weight:
+        files |= {IDLE: "0"} if IDLE in able else {}
         files[WEIGHT] = str(profile.cpu_weight)
     percent = _burst_percent(profile, qos)
     if percent:

@@ -43,10 +43,10 @@ def of(profile: Profile, has: Amounts = HAS) -> dict[str, str]:
 
 @given(profiles, amounts, st.frozensets(st.sampled_from(sorted(FILES))))
 def test_what_the_kernel_would_refuse_is_never_there(profile: Profile, has: Amounts, able: frozenset[str]) -> None:
-    """No weight beside idle, no burst beyond the quota, whole pages, known disks, and only files that exist."""
+    """No weight beside an idle of 1, no burst beyond the quota, whole pages, known disks, and only files that exist."""
     made = knobs(profile, Qos(), has, able, DISKS.get)
     assert made.files.keys() <= able
-    assert not {"cpu.weight", "cpu.idle"} <= made.files.keys()
+    assert "cpu.weight" not in made.files or made.files.get("cpu.idle", "0") == "0"
     assert int(made.files.get("cpu.max.burst", "0")) <= max(has.quota, 0)
     for name in ("memory.high", "memory.low", "memory.min"):
         assert int(made.files.get(name, "0")) % PAGE == 0
@@ -61,7 +61,7 @@ def test_all_that_a_profile_says_is_either_there_or_said_to_be_missing(profile: 
     told = made.files.keys() | {name.split()[0] for name in made.missing}
     assert bool(profile.memory_high) == ("memory.high" in told)
     assert bool(profile.io_weight) == ("io.weight" in told)
-    assert bool(profile.cpu_idle) == ("cpu.idle" in told)
+    assert bool(profile.cpu_idle) == (made.files.get("cpu.idle") == "1")
     limits = profile.io_max if isinstance(profile.io_max, dict) else {}
     assert ("io.max /dev/gone" in made.missing) == ("/dev/gone" in limits)
 

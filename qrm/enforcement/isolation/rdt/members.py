@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from qrm.enforcement.cgroup import Cgroups
+from qrm.enforcement.cgroup import Cgroups, named
 from qrm.enforcement.isolation.dimension import Sandbox
 from qrm.topology.attributes import read_text
 
@@ -65,7 +65,7 @@ class Processes:
         parent = self._parent(sandbox.pid)
         if path is None or parent is None:
             return None
-        own = next((each for each in (path, *path.parents) if sandbox.id in each.name), None)
+        own = named(path, sandbox.id)
         if own is None:
             return None
         uid = sandbox.pod.uid
