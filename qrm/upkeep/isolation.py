@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 
+import grpc
 import structlog
 
 from qrm.allocation.placements import Placements
@@ -55,8 +56,13 @@ class SandboxFinder:
         self._defaults = defaults
 
     async def __call__(self, sandbox_id: str) -> Sandbox | None:
-        """The sandbox; None where it is not ready, or its annotations make no sense. Raises CallError."""
-        found = await self._runtime.sandbox(sandbox_id)
+        """The sandbox; None where it is gone or not ready, or its annotations make no sense. Raises CallError."""
+        try:
+            found = await self._runtime.sandbox(sandbox_id)
+        except CallError as error:
+            if error.code is grpc.StatusCode.NOT_FOUND:
+                return None
+            raise
         status = found.status
         if status.state != cri.PodSandboxState.SANDBOX_READY:
             return None

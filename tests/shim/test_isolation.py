@@ -96,6 +96,19 @@ async def test_a_limit_for_a_disk_that_is_not_one_is_refused(under: UnderTest) -
     assert "wbbs" in text
 
 
+async def test_a_name_that_cannot_be_a_files_is_refused_too(under: UnderTest) -> None:
+    """A handler that fails would let the container in as kubelet made it."""
+    wanted = pod("batch", level=RECLAIMED, annotations={"qrm.io/io_max": f'{{"/dev/{"x" * 300}": {{"wbps": 9}}}}'})
+    text = await refused(under.kubelet.start_pod(wanted))
+    assert text.startswith("INVALID_ARGUMENT: qrm: qrm.io/io_max: '/dev/xxx")
+    assert under.fake.calls_of("CreateContainer") == []
+
+
+async def test_a_pod_that_vanishes_while_it_is_looked_up_ends_no_round(under: UnderTest) -> None:
+    """It was in the list and is gone: that is no failure of the runtime."""
+    assert await under.node.context.find_sandbox("gone") is None
+
+
 async def test_an_idle_container_gives_way_like_any_other(under: UnderTest) -> None:
     """The runtime writes the weight first, which the kernel refuses while a cgroup is idle: not with qrm."""
     batch = await under.kubelet.start_pod(pod("batch", level=RECLAIMED))

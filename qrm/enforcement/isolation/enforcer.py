@@ -44,8 +44,11 @@ class _Lane:
     """What is not in force, by sandbox id, "" for the node."""
 
     def run(self, work: Callable[..., Result], *arguments: object) -> asyncio.Future[Result]:
-        """Have `work` run in the dimension's thread, after all that it was given before."""
-        return asyncio.get_running_loop().run_in_executor(self.thread, work, *arguments)
+        """Have `work` run in the dimension's thread, after all that it was given before.
+
+        An error that it is not to have becomes NotEnforced, of which everybody knows what it means in each mode.
+        """
+        return asyncio.get_running_loop().run_in_executor(self.thread, _contained, self.dimension.name, work, *arguments)
 
 
 class Enforcer:
@@ -72,13 +75,13 @@ class Enforcer:
             if lane.mode == "off":
                 lane.why = f"isolation.{lane.dimension.name} is off"
                 continue
-            probe = await lane.run(lane.dimension.probe)
-            lane.on, lane.why = probe.usable, probe.why
-            if probe.usable:
-                try:
+            try:
+                probe = await lane.run(lane.dimension.probe)
+                lane.on, lane.why = probe.usable, probe.why
+                if probe.usable:
                     await lane.run(lane.dimension.prepare)
-                except NotEnforced as error:
-                    lane.failed[""] = str(error)
+            except NotEnforced as error:
+                lane.failed[""] = str(error)
             trouble = lane.failed.get("") or ("" if lane.on else lane.why)
             if trouble and lane.mode == "required":
                 name = lane.dimension.name
@@ -133,7 +136,7 @@ class Enforcer:
         for lane in self._lanes:
             lane.failed.pop(sandbox_id, None)
             if lane.on:
-                lane.thread.submit(lane.dimension.forget, sandbox_id)
+                lane.thread.submit(_contained, lane.dimension.name, lane.dimension.forget, sandbox_id)
 
     async def repair(self, sandbox_ids: Sequence[str], asked: float) -> str:
         """Compare everything with the kernel; returns what was done.
@@ -154,7 +157,7 @@ class Enforcer:
         for lane in self._lanes:
             done, lane.round = (lane.round, None) if lane.round and lane.round.done() else (None, lane.round)
             if done is not None:
-                did += self._note(lane, done.result())
+                did += self._note(lane, _outcome(done))
             elif lane.round is not None:
                 log.warning("repair takes long", dimension=lane.dimension.name)
         return ", ".join(did)
@@ -176,7 +179,10 @@ class Enforcer:
         facts = list[Fact]()
         for lane in self._lanes:
             if lane.on and sandbox is not None:
-                facts += await lane.run(lane.dimension.explain, sandbox)
+                try:
+                    facts += await lane.run(lane.dimension.explain, sandbox)
+                except NotEnforced as error:
+                    facts.append(Fact(lane.dimension.name, "", str(error)))
             if trouble := lane.failed.get(sandbox_id) or lane.failed.get(""):
                 facts.append(Fact(f"{lane.dimension.name} is not in force", trouble, ""))
         return facts
@@ -227,6 +233,24 @@ class Enforcer:
         lane.failed = dict(repairs.failed)
         self._metrics.not_enforced.labels(name).set(len(lane.failed))
         return [f"{name}: put back {count} {cause}" for cause, count in sorted(repairs.by_cause.items()) if count]
+
+
+def _contained(name: str, work: Callable[..., Result], *arguments: object) -> Result:
+    """What `work` returns. Raises NotEnforced, and nothing else."""
+    try:
+        return work(*arguments)
+    except NotEnforced:
+        raise
+    except Exception as error:
+        log.exception("dimension failed", dimension=name)
+        raise NotEnforced(f"{name}: qrm itself failed: {error!r}", hint="its log has the details") from error
+
+
+def _outcome(done: asyncio.Future[Repairs]) -> Repairs:
+    try:
+        return done.result()
+    except NotEnforced as error:
+        return Repairs(failed={"": str(error)})
 
 
 def _nothing() -> None:
