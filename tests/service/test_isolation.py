@@ -36,7 +36,7 @@ def test_profiles_may_name_others() -> None:
 
 async def test_a_profile_that_limits_no_disk_is_refused_at_the_start(tmp_path: Path) -> None:
     """By the field's value, and before a socket is there."""
-    more = '[profiles.slow.io_max."no/disk"]\nwbps = 1\n'
+    more = '[profiles.slow.io_max."no/disk"]\nwbps = 9\n'
     with pytest.raises(ConfigError, match="no/disk"):
         async with under_test(tmp_path, more=more):
             raise AssertionError("it has started")

@@ -88,12 +88,13 @@ async def test_an_unknown_profile_is_refused_before_there_is_a_sandbox(under: Un
     assert under.fake.calls_of("RunPodSandbox") == []
 
 
-async def test_a_limit_for_a_disk_that_is_not_one_is_refused(under: UnderTest) -> None:
-    """A typo in a key is told, too."""
-    wanted = pod("batch", annotations={"qrm.io/io_max": '{"/dev/sda": {"wbbs": 1}}'})
+@pytest.mark.parametrize(("limit", "told"), [('"wbbs": 9', "wbbs"), ('"wbps": 1', "wbps is 1")])
+async def test_a_limit_that_the_kernel_would_refuse_is_refused(under: UnderTest, limit: str, told: str) -> None:
+    """Before there is a sandbox, with the annotation and the key."""
+    wanted = pod("batch", annotations={"qrm.io/io_max": f'{{"/dev/sda": {{{limit}}}}}'})
     text = await refused(under.kubelet.run_pod(wanted))
     assert "qrm.io/io_max is" in text
-    assert "wbbs" in text
+    assert told in text
 
 
 async def test_a_name_that_cannot_be_a_files_is_refused_too(under: UnderTest) -> None:

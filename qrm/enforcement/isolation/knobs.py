@@ -10,7 +10,7 @@ Files are named as in cgroup v2, and values are written as the kernel shows them
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from qrm.config import IoLimits, Profile
@@ -75,7 +75,7 @@ def knobs(
                 files[f"memory.{name}"] = str(value)
     if profile.io_weight:
         files[IO_WEIGHT] = f"default {profile.io_weight}"
-    _io_max(files, missing, {**_limits(profile), **qos.io_max}, number)
+    _io_max(files, missing, (_limits(profile), qos.io_max), number)
     missing |= {name: "this kernel or its cgroup version does not have it" for name in files if name not in able}
     return Knobs({name: value for name, value in files.items() if name in able}, missing)
 
@@ -118,20 +118,27 @@ def _limits(profile: Profile) -> Mapping[str, IoLimits]:
 def _io_max(
     files: dict[str, str],
     missing: dict[str, str],
-    limits: Mapping[str, IoLimits],
+    layers: Sequence[Mapping[str, IoLimits]],
     number: Callable[[str], str | None],
 ) -> None:
-    lines = []
-    for device, limit in sorted(limits.items()):
-        try:
-            found = number(device)
-        except ConfigError as error:
-            missing[f"{IO_MAX} {device}"] = str(error)
-            continue
-        if found is None:
-            missing[f"{IO_MAX} {device}"] = "there is no such disk"
-        elif limit != IoLimits():
-            lines.append(io_max_line(found, limit))
+    """A line for each disk, whatever it is called: the last of `layers` that names it decides."""
+    by_number = dict[str, IoLimits]()
+    for limits in layers:
+        named = set[str]()
+        for device, limit in sorted(limits.items()):
+            try:
+                found = number(device)
+            except ConfigError as error:
+                missing[f"{IO_MAX} {device}"] = str(error)
+                continue
+            if found is None:
+                missing[f"{IO_MAX} {device}"] = "there is no such disk"
+            elif found in named:
+                missing[f"{IO_MAX} {device}"] = f"the disk {found} is named twice"
+            else:
+                by_number[found] = limit
+                named.add(found)
+    lines = [io_max_line(found, limit) for found, limit in by_number.items() if limit != IoLimits()]
     if lines:
         files[IO_MAX] = "\n".join(sorted(lines))
 
@@ -145,8 +152,9 @@ def io_max_line(number: str, limit: IoLimits) -> str:
 def same(name: str, wanted: str, kernel: str) -> bool:
     """Whether what the kernel shows of a file holds what is wanted.
 
-    io.weight and io.max have a line for each device; only the lines that are wanted count, the others are not ours.
+    io.weight, io.max and v1's limits have a line for each device, in the kernel's order; only the lines that are wanted
+    count, the others are not ours.
     """
-    if name in (IO_WEIGHT, IO_MAX):
+    if name in (IO_WEIGHT, IO_MAX) or name.startswith("blkio.throttle."):
         return set(wanted.splitlines()) <= {" ".join(line.split()) for line in kernel.splitlines()}
     return wanted == kernel.strip()
