@@ -37,7 +37,7 @@ class Runtime:
         self.told: list[str] = []
         self._refuses = refuses
 
-    async def container(self, container_id: str) -> ContainerDetails:  # noqa: ARG002
+    async def container(self, container_id: str) -> ContainerDetails:
         raise CallError(grpc.StatusCode.NOT_FOUND, "no process of it has a cgroup here")
 
     async def update(self, container_id: str, resources: cri.LinuxContainerResources) -> None:

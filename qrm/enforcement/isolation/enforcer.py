@@ -48,7 +48,8 @@ class _Lane:
 
         An error that it is not to have becomes NotEnforced, of which everybody knows what it means in each mode.
         """
-        return asyncio.get_running_loop().run_in_executor(self.thread, _contained, self.dimension.name, work, *arguments)
+        name = self.dimension.name
+        return asyncio.get_running_loop().run_in_executor(self.thread, _contained, name, work, *arguments)
 
 
 class Enforcer:

@@ -188,7 +188,7 @@ async def test_a_repair_that_hangs_holds_up_no_other(hung: Faulty, monkeypatch: 
 
 @pytest.mark.parametrize("mode", ["auto", "required"])
 async def test_one_that_fails_as_it_must_not_fails_alone(mode: str) -> None:
-    """Its error is treated as any other that keeps it from being in force, and the others are repaired in each round."""
+    """Its error is treated as any other for which it is not in force, and the others are repaired in each round."""
     buggy, quick = Faulty(), Faulty("network")
     enforcer = Enforcer([buggy, quick], IsolationSection(rdt=mode), Metrics(), find)  # type: ignore[arg-type]
     await enforcer.prepare()
