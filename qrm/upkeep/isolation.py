@@ -91,6 +91,7 @@ class IsolationUpkeep:
     async def cycle(self) -> str:
         """A round; returns a sentence on what it did, empty where nothing differed."""
         did = [f"put back {count} {name}" for name, count in (await self._containers()).items()]
+        await self._enforcer.look_again()
         if self._enforcer.active:
             did += [each for each in [await self._pods()] if each]
         return ", ".join(did)

@@ -23,6 +23,8 @@ log = structlog.get_logger(__name__)
 
 _PATIENCE = 20.0
 """Seconds that a round waits for a dimension; one that takes longer is looked at again in the next."""
+_LOOK_AGAIN = 60.0
+"""Seconds after which a dimension that could not be used is looked at once more."""
 Result = TypeVar("Result")
 Find = Callable[[str], Awaitable[Sandbox | None]]
 """Everything about a sandbox by its id; None where it is gone or not ours to isolate."""
@@ -38,6 +40,8 @@ class _Lane:
     on: bool = False
     why: str = ""
     """Why it is on or off."""
+    looked: float = 0.0
+    """When that was found out, by the monotonic clock."""
     round: asyncio.Future[Repairs] | None = None
     """The repair that is under way."""
     failed: dict[str, str] = field(default_factory=dict)
@@ -65,6 +69,7 @@ class Enforcer:
         self._sandboxes: dict[str, Sandbox] = {}
         self._since: dict[str, float] = {}
         """When each was admitted, by the monotonic clock."""
+        self._retired = False
 
     async def prepare(self) -> None:
         """Find out what the node can do, and bring about what is the node's.
@@ -76,14 +81,7 @@ class Enforcer:
             if lane.mode == "off":
                 lane.why = f"isolation.{lane.dimension.name} is off"
                 continue
-            try:
-                probe = await lane.run(lane.dimension.probe)
-                lane.on, lane.why = probe.usable, probe.why
-                if probe.usable:
-                    await lane.run(lane.dimension.prepare)
-            except NotEnforced as error:
-                lane.failed[""] = str(error)
-            trouble = lane.failed.get("") or ("" if lane.on else lane.why)
+            trouble = await self._begin(lane)
             if trouble and lane.mode == "required":
                 name = lane.dimension.name
                 raise NotEnforced(
@@ -91,6 +89,29 @@ class Enforcer:
                     hint=f'isolation.{name} = "auto" does without it',
                 )
             log.info("isolation", dimension=lane.dimension.name, on=lane.on, why=trouble or lane.why)
+
+    async def look_again(self) -> None:
+        """Begin with what could not be used so far, if the node can by now: a link or a mount may have come late."""
+        for lane in self._lanes:
+            if lane.mode != "auto" or lane.on or self._retired or time.monotonic() - lane.looked < _LOOK_AGAIN:
+                continue
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_PATIENCE):
+                    trouble = await self._begin(lane)
+                    if lane.on:
+                        log.info("isolation", dimension=lane.dimension.name, on=True, why=trouble or lane.why)
+
+    async def _begin(self, lane: _Lane) -> str:
+        """Find out whether a dimension can be used, and bring about what is the node's; returns what is in the way."""
+        lane.looked = time.monotonic()
+        try:
+            probe = await lane.run(lane.dimension.probe)
+            lane.on, lane.why = probe.usable and not self._retired, probe.why
+            if lane.on:
+                await lane.run(lane.dimension.prepare)
+        except NotEnforced as error:
+            lane.failed[""] = str(error)
+        return lane.failed.get("") or ("" if lane.on else lane.why)
 
     async def admit(self, sandbox: Sandbox) -> None:
         """Put in force what a pod is to have.
@@ -194,6 +215,7 @@ class Enforcer:
 
     async def retire(self, seconds: float) -> None:
         """Begin nothing more, and wait for what was begun, at most `seconds`: another process may go on."""
+        self._retired = True
         lanes = [lane for lane in self._lanes if lane.on]
         for lane in lanes:
             lane.on = False

@@ -115,6 +115,25 @@ async def test_auto_does_without(usable: bool, broken: str) -> None:
     assert set(failed) == ({"", "a"} if broken else set())
 
 
+async def test_what_comes_late_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as the link of a node that boots: it is looked for now and then, and nothing is begun by who retires."""
+    dimension, off = Faulty(usable=False), Faulty("network")
+    enforcer = Enforcer([dimension, off], IsolationSection(network="off"), Metrics(), find)
+    await enforcer.prepare()
+    dimension.usable = True
+    await enforcer.look_again()
+    assert not enforcer.active
+    monkeypatch.setattr(enforcer_module, "_LOOK_AGAIN", 0.0)
+    await enforcer.look_again()
+    await enforcer.look_again()
+    await enforcer.repair(["a"], time.monotonic())
+    assert dimension.seen == ["prepare", "repair a"]
+    await enforcer.retire(1)
+    await enforcer.look_again()
+    assert not enforcer.active
+    assert off.seen == []
+
+
 @pytest.mark.parametrize(("usable", "broken"), [(False, ""), (True, "the kernel says no")])
 async def test_required_refuses_to_start(usable: bool, broken: str) -> None:
     """The message has the setting, the reason, and the way out."""

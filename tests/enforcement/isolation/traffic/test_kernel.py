@@ -23,6 +23,7 @@ from qrm.enforcement.isolation.traffic.watch import Watch
 from qrm.pods.model import PodIdentity, QosLevel
 
 from .namespaces import PodNamespace, apart, sh
+from .test_node import V4, node
 
 MBIT = 1_000_000
 VETH = "ip link add v0 type veth peer name eth0 netns {pid}"
@@ -53,6 +54,30 @@ def test_the_kernel_keeps_what_is_written(rate: int) -> None:
         again.ensure(wanted, done)
         assert rtnl.writes == 7
         assert {minor: made for minor, (made, _) in again.look().items()} == wanted
+        rtnl.close()
+
+    apart(play)
+
+
+def test_the_uplinks_speed_is_followed(tmp_path: Path) -> None:
+    """A node whose link came up slow is not kept at that rate; while none can be told, nothing changes."""
+    sysfs, proc = node(tmp_path, v4=V4, fast="100")
+    speed = sysfs / "class/net/fast/speed"
+
+    def play() -> None:
+        traffic, rtnl = Traffic(NetworkSection(), sysfs=sysfs, proc=proc), Rtnl()
+        traffic.prepare()
+        for told, rate in (("-1", 100), ("25000", 25_000), ("1000", 1000)):
+            speed.write_text(told)
+            traffic.repair([])
+            assert {minor: made for minor, (made, _) in Tree(rtnl, "qrm-ingress").look().items()} == planned(
+                rate * MBIT
+            )
+        writes = traffic.writes
+        assert traffic.repair([]).by_cause == {}
+        assert traffic.writes == writes
+        traffic.reset()
+        traffic.close()
         rtnl.close()
 
     apart(play)
