@@ -227,6 +227,16 @@ async def test_what_the_kernel_refuses_is_not_said_to_be_put_back(
     assert await under.node.isolation.cycle() == ""
 
 
+async def test_a_file_that_cannot_be_read_ends_no_round(under: UnderTest) -> None:
+    """The other containers are put right."""
+    first, second = [await under.kubelet.start_pod(pod(name, level=RECLAIMED)) for name in ("batch", "other")]
+    unreadable = under.fake.cgroup_of(first.containers["c0"]) / "io.weight"
+    unreadable.unlink()
+    unreadable.mkdir()
+    (under.fake.cgroup_of(second.containers["c0"]) / "io.weight").write_text("default 500\n")
+    assert await under.node.isolation.cycle() == "put back 1 io.weight"
+
+
 async def test_drift_is_put_back_and_counted(tmp_path: Path) -> None:
     """A foreign write is undone within a round, counted by file, and the steady state writes nothing."""
     async with under_test(tmp_path, more="[upkeep]\ndrift_seconds = 0.1\n") as under:

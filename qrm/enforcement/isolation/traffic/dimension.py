@@ -36,7 +36,11 @@ class Kernel:
     def __init__(self) -> None:
         try:
             self.rtnl = Rtnl()
-            self.watch = Watch(self.rtnl.port)  # before anything is read, so that no change is missed
+            try:
+                self.watch = Watch(self.rtnl.port)  # before anything is read, so that no change is missed
+            except OSError:
+                self.rtnl.close()  # it is tried again with each pod
+                raise
         except OSError as error:
             raise NotEnforced(f"netlink: {error.strerror}", hint="qrm needs CAP_NET_ADMIN") from None
         self.trees = Tree(self.rtnl, EGRESS), Tree(self.rtnl, INGRESS)
