@@ -101,6 +101,10 @@ class CgroupTree:
         if resources.cpu_shares and idle.exists() and idle.read_text().strip() == "1":
             # An idle cgroup has no weight, and runc writes the weight before all else.
             raise CgroupRefusal(f"write {folder}/cpu.weight: invalid argument")
+        burst = folder / "cpu.max.burst"
+        if resources.cpu_quota > 0 and burst.exists() and int(burst.read_text()) > resources.cpu_quota:
+            # A burst is at most the quota, and runc writes the quota before it.
+            raise CgroupRefusal(f"write {folder}/cpu.max: invalid argument")
         try:
             _write_all(folder, self._values(resources))
         except ParseError as error:

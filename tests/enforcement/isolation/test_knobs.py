@@ -47,7 +47,7 @@ def test_what_the_kernel_would_refuse_is_never_there(profile: Profile, has: Amou
     made = knobs(profile, Qos(), has, able, DISKS.get)
     assert made.files.keys() <= able
     assert "cpu.weight" not in made.files or made.files.get("cpu.idle", "0") == "0"
-    assert int(made.files.get("cpu.max.burst", "0")) <= max(has.quota, 0)
+    assert 0 <= int(made.files.get("cpu.max.burst", "0")) <= max(has.quota, 0)
     for name in ("memory.high", "memory.low", "memory.min"):
         assert int(made.files.get(name, "0")) % PAGE == 0
     assert {line.split()[0] for line in made.files.get("io.max", "").splitlines()} <= set(DISKS.values())

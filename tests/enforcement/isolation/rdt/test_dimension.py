@@ -11,7 +11,7 @@ from qrm.config import RdtClass
 from qrm.enforcement.isolation.dimension import NotEnforced, Repairs
 from qrm.enforcement.isolation.rdt import members
 from qrm.topology import attributes
-from tests.enforcement.isolation.rdt.fake import AMD, CDP, INTEL, ROOTS, Kernel
+from tests.enforcement.isolation.rdt.fake import AMD, CDP, INTEL, ROOTS, FakeTree, Kernel
 
 NOTHING = Repairs()
 HALF = RdtClass(l3="30%", memory_bandwidth="45%")
@@ -50,6 +50,13 @@ def test_what_the_node_cannot_give_is_said_before_anything_is_done(intel: Kernel
         rdt.prepare()
     assert not rdt.probe().usable
     assert intel.writes == []
+
+
+def test_what_the_kernel_takes_without_doing_it_is_told(intel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each write is read back."""
+    monkeypatch.setattr(FakeTree, "set_schemata", lambda *_: None)
+    with pytest.raises(NotEnforced, match=r"schemata has L3:0=7ff;2=7ff after L3:0=7;2=7 was written without error"):
+        intel.dimension().prepare()
 
 
 def test_a_read_only_mount_is_not_usable(kernel: Kernel) -> None:

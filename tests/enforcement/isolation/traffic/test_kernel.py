@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections import Counter
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -78,6 +79,23 @@ def test_the_uplinks_speed_is_followed(tmp_path: Path) -> None:
         assert traffic.writes == writes
         traffic.reset()
         traffic.close()
+        rtnl.close()
+
+    apart(play)
+
+
+def test_announcements_that_were_lost_may_be_about_any_device() -> None:
+    """The kernel says once that it could not keep them all."""
+
+    def play() -> None:
+        rtnl = Rtnl()
+        watch = Watch(rtnl.port)
+        watch._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 0)  # the least there is
+        change = "tc qdisc add dev x0 root htb; tc qdisc del dev x0 root"
+        sh(f"ip link add x0 type ifb; for _ in 1 2 3 4 5 6 7 8; do {change}; done")
+        assert watch.changed() is None
+        assert watch.changed() == frozenset()
+        watch.close()
         rtnl.close()
 
     apart(play)
