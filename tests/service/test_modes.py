@@ -129,7 +129,7 @@ async def test_a_pod_that_cannot_be_put_in_its_group(tmp_path: Path, mode: str) 
             text = await refused(under.kubelet.run_pod(pod("batch", level="reclaimed_cores")))
             assert text.startswith("UNAVAILABLE: qrm: default/batch cannot be put into ")
             assert [each.message.pod_sandbox_id for each in under.fake.calls_of("RemovePodSandbox")]
-            assert len((await under.node.runtime.list_sandboxes())) == 1
+            assert len(await under.node.runtime.list_sandboxes()) == 1
         else:
             await under.kubelet.start_pod(pod("batch", level="reclaimed_cores"))
         failed = next(failed for name, _, _, failed in under.node.enforcer.states() if name == "rdt")
