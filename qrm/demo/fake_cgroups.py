@@ -109,7 +109,10 @@ class CgroupTree:
             _write_all(folder, self._values(resources))
         except ParseError as error:
             raise CgroupRefusal(f"write {folder}/cpuset: invalid argument: {error}") from error
-        _write_all(folder, dict(resources.unified))
+        for name, value in resources.unified.items():
+            if "\n" in value:  # runc before 1.2 writes it at once, and the kernel wants a line in each write
+                raise CgroupRefusal(f'unable to set unified resource "{name}": invalid argument')
+        _write_all(folder, {name: value for name, value in resources.unified.items() if value})
 
     def end(self, cgroup: str, pid: int) -> None:
         """The process is gone, and its cgroup with it."""

@@ -162,6 +162,29 @@ async def test_a_process_in_a_cgroup_of_its_own_hides_nothing(under: UnderTest) 
     assert found.path.name == container
 
 
+async def test_a_disk_that_goes_holds_up_no_update(under: UnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With each update the runtime writes all that it keeps, and the kernel refuses a limit for a disk that is gone."""
+    running = await under.kubelet.start_pod(pod("batch", level=RECLAIMED))
+    kept = under.fake.store.containers[running.containers["c0"]].resources.unified
+    apply = under.fake.cgroups.apply
+
+    def refuse(cgroup: str, resources: cri.LinuxContainerResources) -> None:
+        if resources.unified.get("io.max"):
+            raise fake_cgroups.CgroupRefusal("write io.max: no such device")
+        apply(cgroup, resources)
+
+    monkeypatch.setattr(under.fake.cgroups, "apply", refuse)
+    kept["io.max"] = "8:0 rbps=max wbps=9 riops=max wiops=max"
+    await under.kubelet.start_pod(dedicated("db", 3))
+    await under.settled()
+    under.check()
+    kept = under.fake.store.containers[running.containers["c0"]].resources.unified
+    assert kept["io.max"] == ""
+    kept["io.max"] = "8:0 rbps=max wbps=9 riops=max wiops=max"
+    await under.kubelet.update_resources(running.containers["c0"], cri.LinuxContainerResources(cpu_shares=512))
+    assert file(under, running.containers["c0"], "cpu.idle") == "1"
+
+
 async def test_after_an_update_that_failed_it_is_idle_again(under: UnderTest) -> None:
     """What was lifted for the update is put back where the runtime did not get that far."""
     idle = await under.kubelet.start_pod(pod("batch", level=RECLAIMED))

@@ -106,9 +106,12 @@ class ContainerFiles:
         return made.files
 
     def put(self, resources: cri.LinuxContainerResources, files: Mapping[str, str]) -> None:
-        """Add `files` to a create or update call, as far as it has fields for them here."""
+        """Add `files` to a create or update call, as far as it has fields for them here.
+
+        Of limits of several disks the first: runc before 1.2 writes all lines at once, which the kernel refuses.
+        """
         if self._v2:
-            resources.unified.update(files)
+            resources.unified.update({name: value.partition("\n")[0] for name, value in files.items()})
         elif WEIGHT in files:
             resources.cpu_shares = legacy.shares(files[WEIGHT])
 
@@ -140,10 +143,18 @@ class ContainerFiles:
                 if now is not None and now == "0":
                     _try_to_write(path, value, now)
 
+    def has_disk(self, number: str) -> bool:
+        """Whether there is a disk with this MAJ:MIN now."""
+        try:
+            return self._number(number) is not None
+        except ConfigError:  # it is a partition's by now
+            return False
+
     async def started(self, container_id: str, files: Mapping[str, str]) -> None:
-        """Right after the start: what CRI has no field for."""
-        if not self._v2 and files:
-            await self.repair(container_id, files)
+        """Right after the start or an update: what `put` could not."""
+        later = {name: value for name, value in files.items() if not self._v2 or "\n" in value}
+        if later:
+            await self.repair(container_id, later)
 
     async def repair(self, container_id: str, files: Mapping[str, str]) -> Mapping[str, int]:
         """Put back what differs from `files`; returns how many writes that took, by file of v2."""
