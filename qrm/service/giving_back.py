@@ -82,7 +82,7 @@ class Giver:
 
     async def _one(self, container_id: str, own: Own, weights: Sequence[tuple[int, str]]) -> None:
         resources = self._given_back(own)
-        unified = dict[str, str]()
+        unified: Mapping[str, str] = {}
         if self._v2:
             unified = (await self._runtime.container(container_id)).unified
             weight = undo.weight_for(own.asked.cpu_shares, weights)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -12,6 +13,7 @@ import pytest
 from qrm.cpuset import CPUSet
 from qrm.demo import fake_cgroups
 from qrm.demo.fake_runtime import FakeRuntime
+from qrm.demo.kubelet import KubeletClient
 from qrm.demo.pods import ContainerSpec, Pod, container_resources
 from qrm.enforcement.isolation import kernel
 from qrm.wire import cri_pb2 as cri
@@ -78,6 +80,23 @@ async def test_a_pod_may_name_a_profile(under: UnderTest) -> None:
         "memory.low": str(16 * MIB),
         "io.weight": "default 70",
     }
+
+
+async def test_without_a_quota_there_is_no_burst(under: UnderTest) -> None:
+    """Dedicated CPUs have none, whatever kubelet asked for."""
+    wanted = dedicated("db", 2)
+    await under.kubelet.start_pod(replace(wanted, annotations={**wanted.annotations, "qrm.io/profile": "careful"}))
+    assert created(under)["cpu.max.burst"] == "0"
+
+
+async def test_who_ran_before_qrm_keeps_what_he_has(under: UnderTest) -> None:
+    """A container that was adopted is none that qrm placed."""
+    async with KubeletClient(under.fake.endpoint) as direct:
+        running = await direct.start_pod(pod("stranger", level=RECLAIMED))
+    await under.node.upkeep.cycle()
+    assert under.record(running.containers["c0"]).mark == "adopted"
+    assert await under.node.isolation.cycle() == ""
+    assert file(under, running.containers["c0"], "cpu.idle") == "0"
 
 
 async def test_an_unknown_profile_is_refused_before_there_is_a_sandbox(under: UnderTest) -> None:

@@ -9,6 +9,7 @@ import pytest
 from qrm.enforcement.cgroup import Cgroups
 from qrm.enforcement.isolation import abilities
 from qrm.enforcement.isolation.abilities import Abilities
+from qrm.topology import attributes
 
 
 def test_a_cgroup_that_vanishes_meanwhile_has_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -17,7 +18,7 @@ def test_a_cgroup_that_vanishes_meanwhile_has_nothing(tmp_path: Path, monkeypatc
     (tmp_path / "kubepods/pod1").mkdir(parents=True)
     (tmp_path / "kubepods/pod1/cpu.idle").touch()
     (tmp_path / "a.slice").mkdir()
-    listed = abilities.children
+    listed = attributes.children
 
     def children(folder: Path) -> list[str]:
         if folder.name == "a.slice":
