@@ -36,6 +36,8 @@ class Own:
     """Whether its memory nodes were ours."""
     files: Mapping[str, str] = field(default_factory=dict)
     """Its cgroup files, as far as the ledger tells."""
+    placed: bool = True
+    """False: it ran before qrm, and its cgroup files were never ours."""
 
 
 class Giver:
@@ -83,7 +85,7 @@ class Giver:
     async def _one(self, container_id: str, own: Own, weights: Sequence[tuple[int, str]]) -> None:
         resources = self._given_back(own)
         unified: Mapping[str, str] = {}
-        if self._v2:
+        if self._v2 and own.placed:
             unified = (await self._runtime.container(container_id)).unified
             weight = undo.weight_for(own.asked.cpu_shares, weights)
             resources.unified.update(undo.neutral(unified, own.asked.unified, weight))

@@ -13,6 +13,7 @@ import pytest
 
 from qrm.cpuset import CPUSet
 from qrm.demo.fake_runtime import FakeRuntime
+from qrm.demo.kubelet import KubeletClient
 from qrm.errors import RuntimeUnreachable
 from qrm.service import api
 from qrm.service.reset import reset
@@ -163,6 +164,22 @@ async def test_reset_gives_everything_back(tmp_path: Path) -> None:
         assert list((tmp_path / "state").iterdir()) == []
         again = await reset(under.config)
         assert again.failed == []
+
+
+async def test_reset_leaves_an_adopted_containers_files(tmp_path: Path) -> None:
+    """They were never ours, whoever had set them before qrm came."""
+    theirs = {"memory.high": "41943040", "io.weight": "default 300"}
+    async with FakeRuntime(tmp_path, pod_updates=True) as fake:
+        async with KubeletClient(fake.endpoint) as direct:
+            running = await direct.start_pod(pod("stranger"))
+            container = running.containers["c0"]
+            await direct.update_resources(container, cri.LinuxContainerResources(unified=theirs))
+        async with under_test(tmp_path, fake=fake) as under:
+            assert under.record(container).mark == "adopted"
+        report = await reset(under.config)
+        assert (report.containers, report.failed) == (1, [])
+        for name, value in theirs.items():
+            assert (fake.cgroup_of(container) / name).read_text().strip() == value
 
 
 async def test_reset_without_a_runtime_changes_nothing(tmp_path: Path) -> None:
