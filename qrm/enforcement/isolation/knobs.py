@@ -12,13 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from mmap import PAGESIZE
 
 from qrm.config import IoLimits, Profile
 from qrm.errors import ConfigError
 from qrm.pods.model import Qos
 from qrm.units import parse_quantity
 
-PAGE = 4096
+PAGE = PAGESIZE
+"""Bytes; 4 KiB on x86, up to 64 KiB on arm64, where a value in between would be written again in each round."""
 IDLE, BURST, WEIGHT = "cpu.idle", "cpu.max.burst", "cpu.weight"
 IO_WEIGHT, IO_MAX = "io.weight", "io.max"
 FILES: Mapping[str, str] = {
