@@ -12,6 +12,7 @@ import structlog
 from qrm.allocation.placements import Ask, Reservation
 from qrm.enforcement.channel import CallError
 from qrm.enforcement.gone_disks import let_go
+from qrm.enforcement.isolation.knobs import IO_MAX
 from qrm.errors import BadRequest, DoesNotFit, QrmError
 from qrm.ledger.record import CPU, Record
 from qrm.pods.request import merge_asked, with_resources
@@ -70,6 +71,7 @@ class ContainerCalls:
             known = error.outcome_known and error.code is not grpc.StatusCode.NOT_FOUND
             if not known or not await let_go(message.container_id, self._context.runtime, self._files):
                 raise
+            message.linux.unified.pop(IO_MAX, None)  # the disk may have gone since it was put there
             return await self._forward_update(exchange, message)
 
     async def _forward_update(self, exchange: Exchange, message: cri.UpdateContainerResourcesRequest) -> bytes:

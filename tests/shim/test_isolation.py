@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -200,6 +200,13 @@ async def test_a_disk_that_goes_holds_up_no_update(under: UnderTest, monkeypatch
     kept = under.fake.store.containers[running.containers["c0"]].resources.unified
     assert kept["io.max"] == ""
     kept["io.max"] = "8:0 rbps=max wbps=9 riops=max wiops=max"
+    put = under.node.files.put
+
+    def late(resources: cri.LinuxContainerResources, files: Mapping[str, str]) -> None:
+        """As if the disk were there until now."""
+        put(resources, {**files, "io.max": kept["io.max"]})
+
+    monkeypatch.setattr(under.node.files, "put", late)
     await under.kubelet.update_resources(running.containers["c0"], cri.LinuxContainerResources(cpu_shares=512))
     assert file(under, running.containers["c0"], "cpu.idle") == "1"
 
