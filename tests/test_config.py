@@ -61,6 +61,8 @@ def test_unknown_key(text: str, field: str) -> None:
         ("[shim]\nbudget_seconds = 0\n", "shim.budget_seconds", "0"),
         ("[rdt.classes.a]\n[rdt.classes.b]\nl3 = '300%'\n", "rdt.classes.b.l3", "'300%'"),
         ("[profiles.p.io_max.'/dev/x']\nrbps = -1\n", "profiles.p.io_max./dev/x.rbps", "-1"),
+        ("[profiles.p.io_max.'/dev/x']\nriops = 4294967295\n", "profiles.p.io_max./dev/x.riops", "4294967295"),
+        ("[profiles.p.io_max.'/dev/x']\nrbps = 1\n", "profiles.p.io_max./dev/x", "rbps is 1"),
         ("[rdt.classes.a]\n[rdt.classes.'b/c']\n", "rdt.classes.b/c", "regex"),
         ("[shim]\nbudget_seconds = '10'\n", "shim.budget_seconds", "'10'"),
         ("[shim]\nmax_message_bytes = 1000\n", "shim.max_message_bytes", "1000"),

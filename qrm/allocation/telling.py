@@ -53,7 +53,7 @@ class Teller:
         nodes = record.mems if mems and record.mems_due else None
         if cpus is None and nodes is None:
             return Outcome.WAITS if record.push_due else Outcome.APPLIED
-        outcome = await self._pusher.push(container_id, record.request.qos, cpus=cpus, mems=nodes)
+        outcome = await self._pusher.push(container_id, cpus=cpus, mems=nodes)
         log.info("pushed", **record.named, cpus=str(cpus), mems=str(nodes), before=str(record.applied), outcome=outcome)
         current = self._book.ledger.find(container_id)
         if current is not None and outcome is Outcome.APPLIED:

@@ -14,8 +14,10 @@ Weight = Annotated[int, Meta(ge=0, le=10_000)]
 Percent = Annotated[int, Meta(ge=0, le=100)]
 Rate = Annotated[int, Meta(ge=0, le=1_000_000)]
 """Mbit/s."""
-Operations = Annotated[int, Meta(ge=0)]
-"""Bytes or operations a second; 0: no limit."""
+Bytes = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+"""Bytes a second; 0: no limit. More than 64 bits the kernel cuts off in silence."""
+Operations = Annotated[int, Meta(ge=0, le=(1 << 32) - 2)]
+"""Operations a second; 0: no limit. The kernel takes all above for no limit (block/blk-throttle.c, tg_set_limit)."""
 Speed = Annotated[int, Meta(ge=1, le=1 << 40)]
 """Bytes or operations a second; the kernel divides by them, and has failed at the ends of their range."""
 Percentile = Annotated[float, Meta(ge=0, le=100)]
@@ -52,10 +54,16 @@ class IsolationSection(Section, frozen=True):
 class IoLimits(Section, frozen=True):
     """io.max of one device (kernel cgroup-v2.rst)."""
 
-    rbps: Operations = 0
-    wbps: Operations = 0
+    rbps: Bytes = 0
+    wbps: Bytes = 0
     riops: Operations = 0
     wiops: Operations = 0
+
+    def __post_init__(self) -> None:
+        """Kernels from 5.10 on refuse 1 (block/blk-throttle.c, tg_set_limit), and no container would start."""
+        for name in self.__struct_fields__:
+            if getattr(self, name) == 1:
+                raise ValueError(f"{name} is 1, which the kernel refuses: 0 for no limit, or 2 and more")
 
 
 class Profile(Section, frozen=True):

@@ -101,11 +101,18 @@ class CgroupTree:
         if resources.cpu_shares and idle.exists() and idle.read_text().strip() == "1":
             # An idle cgroup has no weight, and runc writes the weight before all else.
             raise CgroupRefusal(f"write {folder}/cpu.weight: invalid argument")
+        burst = folder / "cpu.max.burst"
+        if resources.cpu_quota > 0 and burst.exists() and int(burst.read_text()) > resources.cpu_quota:
+            # A burst is at most the quota, and runc writes the quota before it.
+            raise CgroupRefusal(f"write {folder}/cpu.max: invalid argument")
         try:
             _write_all(folder, self._values(resources))
         except ParseError as error:
             raise CgroupRefusal(f"write {folder}/cpuset: invalid argument: {error}") from error
-        _write_all(folder, dict(resources.unified))
+        for name, value in resources.unified.items():
+            if "\n" in value:  # runc before 1.2 writes it at once, and the kernel wants a line in each write
+                raise CgroupRefusal(f'unable to set unified resource "{name}": invalid argument')
+        _write_all(folder, {name: value for name, value in resources.unified.items() if value})
 
     def end(self, cgroup: str, pid: int) -> None:
         """The process is gone, and its cgroup with it."""

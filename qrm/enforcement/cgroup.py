@@ -73,6 +73,15 @@ class Cgroups:
         return folders
 
 
+def named(path: Path, id_: str) -> Path | None:
+    """The folder of the container or sandbox `id_`, of which `path` is the cgroup of a process.
+
+    A process such as systemd may have made cgroups of its own below its container's. None where `path` is somebody
+    else's, so that the process id must have been given to another.
+    """
+    return next((each for each in (path, *path.parents) if id_ in each.name), None)
+
+
 def read_cpuset(path: Path, *, v2: bool) -> KernelCpuset | None:
     """The cpuset of the cgroup at `path`; None where it is gone or has no cpuset controller."""
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from qrm.enforcement.cgroup import Cgroups, KernelCpuset
+from qrm.enforcement.cgroup import Cgroups, KernelCpuset, named, read_cpuset
 from qrm.enforcement.channel import CallError
 from qrm.enforcement.runtime import RuntimeClient
 
@@ -20,19 +20,16 @@ class Processes:
 
     async def cpuset(self, container_id: str) -> KernelCpuset | None:
         """The container's cpuset as the kernel has it; None where it does not run."""
-        pid = await self._pid(container_id)
-        found = await asyncio.to_thread(self.cgroups.cpuset_of, pid) if pid else None
-        # The pid may be another process's by now: a container's cgroup carries its id.
-        if found is None or container_id not in found.path.name:
-            self._pids.pop(container_id, None)
-            return None
-        return found
+        v2 = self.cgroups.version == 2
+        path = (await self.folders(container_id)).get("" if v2 else "cpuset")
+        return await asyncio.to_thread(read_cpuset, path, v2=v2) if path else None
 
     async def folders(self, container_id: str) -> dict[str, Path]:
         """The container's cgroup folders, as `Cgroups.folders_of`; empty where it does not run."""
         pid = await self._pid(container_id)
-        found = self.cgroups.folders_of(pid) if pid else {}
-        own = {name: path for name, path in found.items() if container_id in path.name}
+        found = await asyncio.to_thread(self.cgroups.folders_of, pid) if pid else {}
+        # The pid may be another process's by now: a container's cgroup carries its id.
+        own = {name: folder for name, path in found.items() if (folder := named(path, container_id))}
         if not own:
             self._pids.pop(container_id, None)
         return own

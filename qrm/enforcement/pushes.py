@@ -9,10 +9,10 @@ import structlog
 
 from qrm.cpuset import CPUSet, NodeSet
 from qrm.enforcement.channel import CallError
+from qrm.enforcement.gone_disks import let_go
 from qrm.enforcement.isolation.containers import ContainerFiles
 from qrm.enforcement.runtime import RuntimeClient
 from qrm.metrics import Metrics
-from qrm.pods.model import Qos
 from qrm.wire import cri_pb2 as cri
 
 log = structlog.get_logger(__name__)
@@ -39,10 +39,8 @@ class Pusher:
         self._files = files
         self._metrics = metrics
 
-    async def push(
-        self, container_id: str, qos: Qos, *, cpus: CPUSet | None = None, mems: NodeSet | None = None
-    ) -> Outcome:
-        """Make `container_id`, of a pod of `qos`, run on `cpus` and have its memory on `mems`; what is None stays.
+    async def push(self, container_id: str, *, cpus: CPUSet | None = None, mems: NodeSet | None = None) -> Outcome:
+        """Make `container_id` run on `cpus` and have its memory on `mems`; what is None stays.
 
         A failure is logged and counted, never raised: who asked decides what it means. An empty set would mean
         "unchanged" in CRI and is refused here.
@@ -52,13 +50,21 @@ class Pusher:
         resources = cri.LinuxContainerResources(cpuset_cpus=str(cpus or ""), cpuset_mems=str(mems or ""))
         outcome = Outcome.APPLIED
         try:
-            async with self._files.updating(container_id, qos):
-                await self._runtime.update(container_id, resources)
+            try:
+                await self._update(container_id, resources)
+            except CallError as error:
+                if _is_gone(error) or not await let_go(container_id, self._runtime, self._files):
+                    raise
+                await self._update(container_id, resources)
         except CallError as error:
             outcome = Outcome.GONE if _is_gone(error) else Outcome.FAILED
             log.warning("runtime refused", id=container_id, cpus=str(cpus), mems=str(mems), error=error.details)
         self._metrics.pushes.labels(str(outcome)).inc()
         return outcome
+
+    async def _update(self, container_id: str, resources: cri.LinuxContainerResources) -> None:
+        async with self._files.updating(container_id):
+            await self._runtime.update(container_id, resources)
 
 
 def _is_gone(error: CallError) -> bool:

@@ -13,7 +13,7 @@ from qrm.cpuset import NodeSet
 from qrm.enforcement.channel import CallError
 from qrm.enforcement.isolation import kernel, undo
 from qrm.enforcement.isolation.dimension import NotEnforced
-from qrm.enforcement.isolation.knobs import WEIGHT
+from qrm.enforcement.isolation.knobs import IO_MAX, WEIGHT
 from qrm.enforcement.processes import Processes
 from qrm.enforcement.runtime import RuntimeClient
 from qrm.errors import RuntimeUnreachable
@@ -36,6 +36,8 @@ class Own:
     """Whether its memory nodes were ours."""
     files: Mapping[str, str] = field(default_factory=dict)
     """Its cgroup files, as far as the ledger tells."""
+    placed: bool = True
+    """False: it ran before qrm, and its cgroup files were never ours."""
 
 
 class Giver:
@@ -82,7 +84,8 @@ class Giver:
 
     async def _one(self, container_id: str, own: Own, weights: Sequence[tuple[int, str]]) -> None:
         resources = self._given_back(own)
-        if self._v2:
+        unified: Mapping[str, str] = {}
+        if self._v2 and own.placed:
             unified = (await self._runtime.container(container_id)).unified
             weight = undo.weight_for(own.asked.cpu_shares, weights)
             resources.unified.update(undo.neutral(unified, own.asked.unified, weight))
@@ -91,6 +94,8 @@ class Giver:
         await self._runtime.update(container_id, resources)
         if not self._v2:
             undo.restore_legacy(folders, own.files)
+        elif folders and IO_MAX in unified.keys() - own.asked.unified.keys():
+            undo.lift_limits(folders[""] / IO_MAX)
 
     def _given_back(self, own: Own) -> cri.LinuxContainerResources:
         """What undoes our changes. Empty fields would mean "unchanged", so everything is named."""

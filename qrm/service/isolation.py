@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -15,6 +16,9 @@ from qrm.enforcement.isolation.traffic.dimension import Traffic
 from qrm.errors import ConfigError
 from qrm.metrics import Metrics
 from qrm.pods.model import QosLevel
+
+_FRESH = 1.0
+"""Seconds for which a disk's number is not asked again."""
 
 
 def dimensions(config: Config, metrics: Metrics) -> Sequence[Dimension]:
@@ -47,13 +51,25 @@ def check_classes(config: Config) -> None:
 
 
 def disk_number(config: Config) -> Callable[[str], str | None]:
-    """How a device becomes MAJ:MIN; None where there is none of that name, ConfigError where it is no disk."""
+    """How a device becomes MAJ:MIN; None where there is none of that name, ConfigError where it is no disk.
+
+    What was found holds for a moment: a round asks the same for each container, on the event loop, and a link in /dev
+    may take a look at all of udev's database.
+    """
     host = Host(sysfs=Path(config.host.sysfs))
+    known: dict[str, str | None] = {}
+    since = -_FRESH
 
     def number(device: str) -> str | None:
-        try:
-            return resolve(device, host)
-        except DiskAbsent:
-            return None
+        nonlocal since
+        if time.monotonic() - since > _FRESH:
+            known.clear()
+            since = time.monotonic()
+        if device not in known:
+            try:
+                known[device] = resolve(device, host)
+            except DiskAbsent:
+                known[device] = None
+        return known[device]
 
     return number

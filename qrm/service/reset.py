@@ -16,6 +16,7 @@ from qrm.enforcement.isolation.containers import ContainerFiles
 from qrm.enforcement.isolation.dimension import Closing, NotEnforced
 from qrm.enforcement.processes import Processes
 from qrm.enforcement.runtime import MAX_MESSAGE, RuntimeClient
+from qrm.ledger.record import Mark
 from qrm.ledger.store import open_ledger
 from qrm.metrics import Metrics
 from qrm.service.api import ResetReport
@@ -73,7 +74,10 @@ def _asked(config: Config, files: ContainerFiles) -> dict[str, Own]:
     try:
         return {
             record.container_id: Own(
-                cri.LinuxContainerResources.FromString(record.asked), bool(record.mems), wanted_files(record, files)
+                cri.LinuxContainerResources.FromString(record.asked),
+                bool(record.mems),
+                wanted_files(record, files),
+                placed=record.mark is not Mark.ADOPTED,
             )
             for record in ledger
         }

@@ -6,10 +6,13 @@ import asyncio
 import time
 from dataclasses import replace
 
+import grpc
 import structlog
 
 from qrm.allocation.placements import Ask, Reservation
 from qrm.enforcement.channel import CallError
+from qrm.enforcement.gone_disks import let_go
+from qrm.enforcement.isolation.knobs import IO_MAX
 from qrm.errors import BadRequest, DoesNotFit, QrmError
 from qrm.ledger.record import CPU, Record
 from qrm.pods.request import merge_asked, with_resources
@@ -47,8 +50,7 @@ class ContainerCalls:
                 pin(message.linux, record)
                 wanted = wanted_files(replace(record, asked=serialised), self._files)
                 self._files.put(message.linux, wanted)
-                async with self._files.updating(record.container_id, record.request.qos, message.linux.cpu_quota):
-                    reply = await exchange.forward(message.SerializeToString())
+                reply = await self._tell(exchange, message)
                 await self._files.started(record.container_id, wanted)
         except CallError as error:
             if not error.outcome_known:
@@ -61,6 +63,20 @@ class ContainerCalls:
             raise
         self._placements.changed(message.container_id, serialised, record.cpus)
         return reply
+
+    async def _tell(self, exchange: Exchange, message: cri.UpdateContainerResourcesRequest) -> bytes:
+        try:
+            return await self._forward_update(exchange, message)
+        except CallError as error:
+            known = error.outcome_known and error.code is not grpc.StatusCode.NOT_FOUND
+            if not known or not await let_go(message.container_id, self._context.runtime, self._files):
+                raise
+            message.linux.unified.pop(IO_MAX, None)  # the disk may have gone since it was put there
+            return await self._forward_update(exchange, message)
+
+    async def _forward_update(self, exchange: Exchange, message: cri.UpdateContainerResourcesRequest) -> bytes:
+        async with self._files.updating(message.container_id, message.linux.cpu_quota):
+            return await exchange.forward(message.SerializeToString())
 
     async def _replan(
         self, record: Record, asked: cri.LinuxContainerResources, serialised: bytes

@@ -14,16 +14,28 @@ from qrm.errors import ParseError
 
 Ids = TypeVar("Ids", bound=IdSet)
 
+_CHUNK = 1 << 16
+"""Bytes; the kernel gives what fits into a page or a few, however much there is."""
 _NO_ID = frozenset({0xFFFF, 0xFFFF_FFFF})
 """-1 as it looks after it was kept in 16 or 32 unsigned bits, which firmware tables and older drivers do."""
 
 
-def read_text(path: Path) -> str | None:
-    """The content without white space around it; None where it cannot be read (`speed` of a down link is EINVAL)."""
+def read_text(path: Path | str) -> str | None:
+    """The content without white space around it; None where it cannot be read (`speed` of a down link is EINVAL).
+
+    With as few system calls as it takes: some are read by the thousand.
+    """
     try:
-        return path.read_bytes().decode(errors="replace").strip()
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
+    try:
+        parts = list(iter(lambda: os.read(descriptor, _CHUNK), b""))
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+    return b"".join(parts).decode(errors="replace").strip()
 
 
 def read_number(path: Path) -> int | None:

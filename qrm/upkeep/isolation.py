@@ -6,13 +6,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 
+import grpc
 import structlog
 
 from qrm.allocation.placements import Placements
 from qrm.allocator import MEMORY
 from qrm.enforcement.channel import CallError
 from qrm.enforcement.isolation.containers import ContainerFiles
-from qrm.enforcement.isolation.dimension import Sandbox
+from qrm.enforcement.isolation.dimension import NotEnforced, Sandbox
 from qrm.enforcement.isolation.enforcer import Enforcer
 from qrm.enforcement.isolation.knobs import Amounts
 from qrm.enforcement.runtime import RuntimeClient
@@ -55,8 +56,13 @@ class SandboxFinder:
         self._defaults = defaults
 
     async def __call__(self, sandbox_id: str) -> Sandbox | None:
-        """The sandbox; None where it is not ready, or its annotations make no sense. Raises CallError."""
-        found = await self._runtime.sandbox(sandbox_id)
+        """The sandbox; None where it is gone or not ready, or its annotations make no sense. Raises CallError."""
+        try:
+            found = await self._runtime.sandbox(sandbox_id)
+        except CallError as error:
+            if error.code is grpc.StatusCode.NOT_FOUND:
+                return None
+            raise
         status = found.status
         if status.state != cri.PodSandboxState.SANDBOX_READY:
             return None
@@ -85,6 +91,7 @@ class IsolationUpkeep:
     async def cycle(self) -> str:
         """A round; returns a sentence on what it did, empty where nothing differed."""
         did = [f"put back {count} {name}" for name, count in (await self._containers()).items()]
+        await self._enforcer.look_again()
         if self._enforcer.active:
             did += [each for each in [await self._pods()] if each]
         return ", ".join(did)
@@ -96,7 +103,10 @@ class IsolationUpkeep:
                 lock = self._placements.teller.locks.of(record.container_id)
                 if not lock.locked():  # else it is being started or updated, which may take long
                     async with lock:
-                        done.update(await self._files.repair(record.container_id, files))
+                        try:
+                            done.update(await self._files.repair(record.container_id, files))
+                        except NotEnforced as error:  # one container's, such as a read that the kernel refused
+                            log.warning("not compared", **record.named, error=str(error))
         for name, count in done.items():
             self._placements.metrics.repairs.labels("cgroup", name).inc(count)
         return done

@@ -20,6 +20,7 @@ from qrm.enforcement.isolation.containers import ContainerFiles
 from qrm.enforcement.locks import ContainerLocks
 from qrm.enforcement.processes import Processes
 from qrm.enforcement.pushes import Pusher
+from qrm.enforcement.runtime import ContainerDetails
 from qrm.ledger.record import CPU, Record
 from qrm.ledger.store import open_ledger
 from qrm.metrics import Metrics
@@ -35,6 +36,9 @@ class Runtime:
     def __init__(self, *, refuses: bool = False) -> None:
         self.told: list[str] = []
         self._refuses = refuses
+
+    async def container(self, container_id: str) -> ContainerDetails:
+        raise CallError(grpc.StatusCode.NOT_FOUND, "no process of it has a cgroup here")
 
     async def update(self, container_id: str, resources: cri.LinuxContainerResources) -> None:
         await asyncio.sleep(0)

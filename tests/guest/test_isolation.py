@@ -116,6 +116,13 @@ def test_the_steady_state_writes_nothing(seen: dict[str, str]) -> None:
     assert LENT.items() <= found(seen["batch.repaired.exec"]).items()
 
 
+def test_a_disk_that_goes_holds_up_no_update(seen: dict[str, str]) -> None:
+    """A container with limits for two disks starts, and what remains is the limit for the other."""
+    assert {"wbps=5000000", "riops=500"} <= set(seen["disks.born"].split())
+    assert "wbps=5000000" in seen["disks.updated"]
+    assert "riops=500" not in seen["disks.updated"]
+
+
 def test_reset_leaves_the_node_as_it_was(seen: dict[str, str]) -> None:
     """Groups, devices, qdiscs, io.cost; and each container's files are those of a container without qrm."""
     assert (seen["reset.failed"], seen["reset.state"], seen["reset.files"]) == ("[]", "True", "True")

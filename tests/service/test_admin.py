@@ -13,6 +13,7 @@ import pytest
 
 from qrm.cpuset import CPUSet
 from qrm.demo.fake_runtime import FakeRuntime
+from qrm.demo.kubelet import KubeletClient
 from qrm.errors import RuntimeUnreachable
 from qrm.service import api
 from qrm.service.reset import reset
@@ -141,18 +142,21 @@ async def test_doctor_sees_kubelets_static_cpu_manager(under: UnderTest) -> None
 
 
 async def test_reset_gives_everything_back(tmp_path: Path) -> None:
-    """Every container has all CPUs and kubelet's quota again, ledger and sockets are gone, strangers are untouched."""
+    """Every container has all CPUs, kubelet's quota and the kernel's defaults again, ledger and sockets are gone."""
     async with FakeRuntime(tmp_path, pod_updates=True) as fake:
         async with under_test(tmp_path, fake=fake, more="[allocators.cpu]\n[allocators.memory]\n") as under:
             shared = await under.kubelet.start_pod(pod("web"))
             new = await under.kubelet.start_pod(dedicated("db", 3))
+            batch = await under.kubelet.start_pod(pod("batch", level="reclaimed_cores"))
             assert (fake.cgroup_of(new.containers["c0"]) / "cpuset.mems").read_text().strip() == "0"
             with pytest.raises(AlreadyRunning):
                 await reset(under.config)
             await under.settled()
         report = await reset(under.config)
-        assert (report.containers, report.failed) == (2, [])
-        for container in (*shared.containers.values(), *new.containers.values()):
+        assert (report.containers, report.failed) == (3, [])
+        for name, value in (("cpu.idle", "0"), ("io.weight", "default 100")):
+            assert (fake.cgroup_of(batch.containers["c0"]) / name).read_text().strip() == value
+        for container in (running.containers["c0"] for running in (shared, new, batch)):
             assert (fake.cgroup_of(container) / "cpuset.cpus").read_text().strip() == "0-7"
             assert (fake.cgroup_of(container) / "cpuset.mems").read_text().strip() == "0-1"
         assert (fake.cgroup_of(new.containers["c0"]) / "cpu.max").read_text().split()[0] == "300000"
@@ -160,6 +164,22 @@ async def test_reset_gives_everything_back(tmp_path: Path) -> None:
         assert list((tmp_path / "state").iterdir()) == []
         again = await reset(under.config)
         assert again.failed == []
+
+
+async def test_reset_leaves_an_adopted_containers_files(tmp_path: Path) -> None:
+    """They were never ours, whoever had set them before qrm came."""
+    theirs = {"memory.high": "41943040", "io.weight": "default 300"}
+    async with FakeRuntime(tmp_path, pod_updates=True) as fake:
+        async with KubeletClient(fake.endpoint) as direct:
+            running = await direct.start_pod(pod("stranger"))
+            container = running.containers["c0"]
+            await direct.update_resources(container, cri.LinuxContainerResources(unified=theirs))
+        async with under_test(tmp_path, fake=fake) as under:
+            assert under.record(container).mark == "adopted"
+        report = await reset(under.config)
+        assert (report.containers, report.failed) == (1, [])
+        for name, value in theirs.items():
+            assert (fake.cgroup_of(container) / name).read_text().strip() == value
 
 
 async def test_reset_without_a_runtime_changes_nothing(tmp_path: Path) -> None:

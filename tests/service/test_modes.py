@@ -18,7 +18,7 @@ from qrm.service.doctor import OFF, examine
 from qrm.service.node import Node
 from qrm.service.serve import running
 from tests.enforcement.isolation.rdt.fake import INTEL, ROOTS, Kernel
-from tests.support import config, dedicated, pod, under_test
+from tests.support import config, dedicated, pod, refused, under_test
 
 Arrange = Callable[[Path], str]
 """Makes the node lack something; returns more of the configuration."""
@@ -117,6 +117,23 @@ async def test_somebody_elses_groups_beside_ours(tmp_path: Path, mode: str) -> N
         assert "theirs" in told
     assert (kernel.root / "theirs/schemata").read_text() == "L3:0=7\n"
     assert "7" in (kernel.root / "qrm-reclaimed/schemata").read_text()
+
+
+@pytest.mark.parametrize("mode", ["auto", "required"])
+async def test_a_pod_that_cannot_be_put_in_its_group(tmp_path: Path, mode: str) -> None:
+    """It starts and is said not to be isolated, or is refused and nothing is left of it; others are not concerned."""
+    Kernel(tmp_path).mount(INTEL, ROOTS["intel"])  # the fake runtime's processes have no parent to be looked at
+    async with under_test(tmp_path, more=f'[isolation]\nrdt = "{mode}"\n') as under:
+        await under.kubelet.start_pod(pod("web"))
+        if mode == "required":
+            text = await refused(under.kubelet.run_pod(pod("batch", level="reclaimed_cores")))
+            assert text.startswith("UNAVAILABLE: qrm: default/batch cannot be put into ")
+            assert [each.message.pod_sandbox_id for each in under.fake.calls_of("RemovePodSandbox")]
+            assert len(await under.node.runtime.list_sandboxes()) == 1
+        else:
+            await under.kubelet.start_pod(pod("batch", level="reclaimed_cores"))
+        failed = next(failed for name, _, _, failed in under.node.enforcer.states() if name == "rdt")
+        assert ["cannot be put into" in why for why in failed.values()] == [True]
 
 
 @pytest.mark.parametrize("mode", ["auto", "required"])

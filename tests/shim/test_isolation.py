@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -11,6 +12,8 @@ import pytest
 
 from qrm.cpuset import CPUSet
 from qrm.demo import fake_cgroups
+from qrm.demo.fake_runtime import FakeRuntime
+from qrm.demo.kubelet import KubeletClient
 from qrm.demo.pods import ContainerSpec, Pod, container_resources
 from qrm.enforcement.isolation import kernel
 from qrm.wire import cri_pb2 as cri
@@ -70,12 +73,30 @@ async def test_a_pod_may_name_a_profile(under: UnderTest) -> None:
     """What the profile leaves out is as for the level; shares are of the request, in whole pages."""
     await under.kubelet.start_pod(careful("batch"))
     assert created(under) == {
+        "cpu.idle": "0",
         "cpu.weight": "50",
         "cpu.max.burst": "25000",
         "memory.high": str(96 * MIB),
         "memory.low": str(16 * MIB),
         "io.weight": "default 70",
     }
+
+
+async def test_without_a_quota_there_is_no_burst(under: UnderTest) -> None:
+    """Dedicated CPUs have none, whatever kubelet asked for."""
+    wanted = dedicated("db", 2)
+    await under.kubelet.start_pod(replace(wanted, annotations={**wanted.annotations, "qrm.io/profile": "careful"}))
+    assert created(under)["cpu.max.burst"] == "0"
+
+
+async def test_who_ran_before_qrm_keeps_what_he_has(under: UnderTest) -> None:
+    """A container that was adopted is none that qrm placed."""
+    async with KubeletClient(under.fake.endpoint) as direct:
+        running = await direct.start_pod(pod("stranger", level=RECLAIMED))
+    await under.node.upkeep.cycle()
+    assert under.record(running.containers["c0"]).mark == "adopted"
+    assert await under.node.isolation.cycle() == ""
+    assert file(under, running.containers["c0"], "cpu.idle") == "0"
 
 
 async def test_an_unknown_profile_is_refused_before_there_is_a_sandbox(under: UnderTest) -> None:
@@ -86,12 +107,26 @@ async def test_an_unknown_profile_is_refused_before_there_is_a_sandbox(under: Un
     assert under.fake.calls_of("RunPodSandbox") == []
 
 
-async def test_a_limit_for_a_disk_that_is_not_one_is_refused(under: UnderTest) -> None:
-    """A typo in a key is told, too."""
-    wanted = pod("batch", annotations={"qrm.io/io_max": '{"/dev/sda": {"wbbs": 1}}'})
+@pytest.mark.parametrize(("limit", "told"), [('"wbbs": 9', "wbbs"), ('"wbps": 1', "wbps is 1")])
+async def test_a_limit_that_the_kernel_would_refuse_is_refused(under: UnderTest, limit: str, told: str) -> None:
+    """Before there is a sandbox, with the annotation and the key."""
+    wanted = pod("batch", annotations={"qrm.io/io_max": f'{{"/dev/sda": {{{limit}}}}}'})
     text = await refused(under.kubelet.run_pod(wanted))
     assert "qrm.io/io_max is" in text
-    assert "wbbs" in text
+    assert told in text
+
+
+async def test_a_name_that_cannot_be_a_files_is_refused_too(under: UnderTest) -> None:
+    """A handler that fails would let the container in as kubelet made it."""
+    wanted = pod("batch", level=RECLAIMED, annotations={"qrm.io/io_max": f'{{"/dev/{"x" * 300}": {{"wbps": 9}}}}'})
+    text = await refused(under.kubelet.start_pod(wanted))
+    assert text.startswith("INVALID_ARGUMENT: qrm: qrm.io/io_max: '/dev/xxx")
+    assert under.fake.calls_of("CreateContainer") == []
+
+
+async def test_a_pod_that_vanishes_while_it_is_looked_up_ends_no_round(under: UnderTest) -> None:
+    """It was in the list and is gone: that is no failure of the runtime."""
+    assert await under.node.context.find_sandbox("gone") is None
 
 
 async def test_an_idle_container_gives_way_like_any_other(under: UnderTest) -> None:
@@ -116,6 +151,64 @@ async def test_kubelets_update_of_an_idle_container_passes(under: UnderTest) -> 
         assert file(under, running.containers["c0"], "memory.max") == str(128 * MIB)
     assert file(under, idle.containers["c0"], "cpu.idle") == "1"
     assert file(under, batch.containers["c0"], "memory.high") == str(192 * MIB)
+
+
+@pytest.mark.parametrize("more", ["[profiles.reclaimed_cores]\ncpu_idle = false\n", '[isolation]\ncpu = "off"\n'])
+async def test_an_idle_container_gives_way_after_a_change_of_configuration(tmp_path: Path, more: str) -> None:
+    """The kernel refuses weights as before, whatever the profile says now."""
+    async with FakeRuntime(tmp_path, pod_updates=True) as fake:
+        async with under_test(tmp_path, fake=fake) as under:
+            batch = await under.kubelet.start_pod(pod("batch", level=RECLAIMED))
+        async with under_test(tmp_path, fake=fake, more=more) as under:
+            await under.kubelet.start_pod(dedicated("db", 3))
+            await under.settled()
+            await under.kubelet.update_resources(batch.containers["c0"], cri.LinuxContainerResources(cpu_shares=512))
+            under.check()
+
+
+async def test_a_process_in_a_cgroup_of_its_own_hides_nothing(under: UnderTest) -> None:
+    """Such as systemd in a container: its container's cgroup is the one that is unlocked and compared."""
+    running = await under.kubelet.start_pod(pod("batch", level=RECLAIMED))
+    container = running.containers["c0"]
+    for each in under.fake.cgroups.proc.glob("*/cgroup"):
+        if container in (text := each.read_text().strip()):
+            each.write_text(f"{text}/init.scope\n")
+    await under.kubelet.update_resources(container, cri.LinuxContainerResources(cpu_shares=512))
+    (under.fake.cgroup_of(container) / "io.weight").write_text("default 500\n")
+    assert await under.node.isolation.cycle() == "put back 1 io.weight"
+    found = await under.node.processes.cpuset(container)
+    assert found is not None
+    assert found.path.name == container
+
+
+async def test_a_disk_that_goes_holds_up_no_update(under: UnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With each update the runtime writes all that it keeps, and the kernel refuses a limit for a disk that is gone."""
+    running = await under.kubelet.start_pod(pod("batch", level=RECLAIMED))
+    kept = under.fake.store.containers[running.containers["c0"]].resources.unified
+    apply = under.fake.cgroups.apply
+
+    def refuse(cgroup: str, resources: cri.LinuxContainerResources) -> None:
+        if resources.unified.get("io.max"):
+            raise fake_cgroups.CgroupRefusal("write io.max: no such device")
+        apply(cgroup, resources)
+
+    monkeypatch.setattr(under.fake.cgroups, "apply", refuse)
+    kept["io.max"] = "8:0 rbps=max wbps=9 riops=max wiops=max"
+    await under.kubelet.start_pod(dedicated("db", 3))
+    await under.settled()
+    under.check()
+    kept = under.fake.store.containers[running.containers["c0"]].resources.unified
+    assert kept["io.max"] == ""
+    kept["io.max"] = "8:0 rbps=max wbps=9 riops=max wiops=max"
+    put = under.node.files.put
+
+    def late(resources: cri.LinuxContainerResources, files: Mapping[str, str]) -> None:
+        """As if the disk were there until now."""
+        put(resources, {**files, "io.max": kept["io.max"]})
+
+    monkeypatch.setattr(under.node.files, "put", late)
+    await under.kubelet.update_resources(running.containers["c0"], cri.LinuxContainerResources(cpu_shares=512))
+    assert file(under, running.containers["c0"], "cpu.idle") == "1"
 
 
 async def test_after_an_update_that_failed_it_is_idle_again(under: UnderTest) -> None:
@@ -181,6 +274,16 @@ async def test_what_the_kernel_refuses_is_not_said_to_be_put_back(
 
     monkeypatch.setattr(kernel, "write", refuse)
     assert await under.node.isolation.cycle() == ""
+
+
+async def test_a_file_that_cannot_be_read_ends_no_round(under: UnderTest) -> None:
+    """The other containers are put right."""
+    first, second = [await under.kubelet.start_pod(pod(name, level=RECLAIMED)) for name in ("batch", "other")]
+    unreadable = under.fake.cgroup_of(first.containers["c0"]) / "io.weight"
+    unreadable.unlink()
+    unreadable.mkdir()
+    (under.fake.cgroup_of(second.containers["c0"]) / "io.weight").write_text("default 500\n")
+    assert await under.node.isolation.cycle() == "put back 1 io.weight"
 
 
 async def test_drift_is_put_back_and_counted(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -197,14 +198,14 @@ def test_groups_that_cross_a_socket_are_cut(root: Path) -> None:
 def test_few_files_are_read(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A large machine is read by asking one CPU of each group: far less than one file for each CPU and fact."""
     write_sysfs(Layout(sockets=2, nodes_per_socket=2, l3_per_socket=8, cores_per_socket=64, threads=2), root)
-    read: list[Path] = []
-    read_bytes = Path.read_bytes
+    read: list[str] = []
+    opened = os.open
 
-    def counting(path: Path) -> bytes:
-        read.append(path)
-        return read_bytes(path)
+    def counting(path: Path, flags: int) -> int:
+        read.append(str(path))
+        return opened(path, flags)
 
-    monkeypatch.setattr(Path, "read_bytes", counting)
+    monkeypatch.setattr(os, "open", counting)
     machine: Machine = read_machine(root)
     assert len(machine.cpus) == 256
     assert len(machine.l3_domains) == 16

@@ -73,11 +73,12 @@ async def test_a_container_that_is_gone_is_no_failure(under: UnderTest) -> None:
 async def test_a_stuck_shrink_refuses_the_dedicated_pod_only(under: UnderTest) -> None:
     """While a running container cannot be taken off, no dedicated pod is put on its CPUs; others are unharmed."""
     await under.kubelet.start_pod(pod("web"))
-    under.fake.faults.fail("UpdateContainerResources", grpc.StatusCode.UNKNOWN, "EBUSY", times=1)
+    under.fake.faults.fail("UpdateContainerResources", grpc.StatusCode.UNKNOWN, "EBUSY", times=None)
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await under.kubelet.start_pod(dedicated("db", 3))
     assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
     assert "cannot take CPUs back" in str(caught.value.details())
+    under.fake.faults.clear()
     await under.kubelet.start_pod(pod("other"))
     await under.kubelet.start_pod(dedicated("db2", 3))
     await under.settled()

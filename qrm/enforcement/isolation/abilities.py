@@ -9,6 +9,7 @@ from pathlib import Path
 from qrm.enforcement.cgroup import Cgroups
 from qrm.enforcement.isolation.knobs import FILES
 from qrm.enforcement.isolation.legacy import PLACES
+from qrm.topology.attributes import children
 
 _LOOKED_AT = 64
 """Folders below the root that are looked into, at most."""
@@ -54,7 +55,12 @@ class Abilities:
 
 def _below(root: Path) -> Iterator[Path]:
     """Folders one and two levels below `root`."""
-    first = [each for each in sorted(root.iterdir()) if each.is_dir()]
+    first = _folders(root)
     yield from first
     for folder in first:
-        yield from (each for each in sorted(folder.iterdir()) if each.is_dir())
+        yield from _folders(folder)
+
+
+def _folders(folder: Path) -> list[Path]:
+    """Those in `folder`, by name; none where it is gone, as cgroups go at any time."""
+    return [path for name in children(folder) if (path := folder / name).is_dir()]

@@ -106,9 +106,12 @@ class ContainerFiles:
         return made.files
 
     def put(self, resources: cri.LinuxContainerResources, files: Mapping[str, str]) -> None:
-        """Add `files` to a create or update call, as far as it has fields for them here."""
+        """Add `files` to a create or update call, as far as it has fields for them here.
+
+        Of limits of several disks the first: runc before 1.2 writes all lines at once, which the kernel refuses.
+        """
         if self._v2:
-            resources.unified.update(files)
+            resources.unified.update({name: value.partition("\n")[0] for name, value in files.items()})
         elif WEIGHT in files:
             resources.cpu_shares = legacy.shares(files[WEIGHT])
 
@@ -122,14 +125,16 @@ class ContainerFiles:
             resources.cpu_shares = asked.cpu_shares
 
     @asynccontextmanager
-    async def updating(self, container_id: str, qos: Qos, quota: int = 0) -> AsyncIterator[None]:
-        """Around an update of a container, so that the kernel takes it.
+    async def updating(self, container_id: str, quota: int = 0) -> AsyncIterator[None]:
+        """Around an update of a container, so that the kernel takes it; `quota` is the new one, if there is one.
 
         The runtime writes the weight first, which is refused while cpu.idle is 1, and the quota before the burst, which
         may then exceed it. So both are put to 0 before. On v2 the runtime sets them again from `unified`, last of all;
-        afterwards, and after an update that failed, it is seen to here.
+        afterwards, and after an update that failed, it is seen to here. What counts is what the kernel has: the
+        container may be idle by a profile that the configuration has no more.
         """
-        before = await self._unlocked(container_id, qos, quota)
+        folders = await self._processes.folders(container_id)
+        before = await asyncio.to_thread(self._unlock, folders, burst=quota > 0)
         try:
             yield
         finally:
@@ -138,10 +143,18 @@ class ContainerFiles:
                 if now is not None and now == "0":
                     _try_to_write(path, value, now)
 
+    def has_disk(self, number: str) -> bool:
+        """Whether there is a disk with this MAJ:MIN now."""
+        try:
+            return self._number(number) is not None
+        except ConfigError:  # it is a partition's by now
+            return False
+
     async def started(self, container_id: str, files: Mapping[str, str]) -> None:
-        """Right after the start: what CRI has no field for."""
-        if not self._v2 and files:
-            await self.repair(container_id, files)
+        """Right after the start or an update: what `put` could not."""
+        later = {name: value for name, value in files.items() if not self._v2 or "\n" in value}
+        if later:
+            await self.repair(container_id, later)
 
     async def repair(self, container_id: str, files: Mapping[str, str]) -> Mapping[str, int]:
         """Put back what differs from `files`; returns how many writes that took, by file of v2."""
@@ -178,20 +191,10 @@ class ContainerFiles:
             return {("", name): value for name, value in files.items()}
         return legacy.translated(files)
 
-    async def _unlocked(self, container_id: str, qos: Qos, quota: int) -> dict[Path, str]:
+    def _unlock(self, folders: Mapping[str, Path], *, burst: bool) -> dict[Path, str]:
         """What was put to 0, with its value before."""
-        try:
-            profile = self.profile(qos)
-        except BadRequest:
-            return {}
-        idle = bool(profile.cpu_idle) and IDLE in self.able
-        burst = bool(profile.cpu_burst_percent or qos.cpu.cpu_burst_percent) and BURST in self.able and quota > 0
-        if not idle and not burst:
-            return {}
-        folders = await self._processes.folders(container_id)
-        places = [self._place(IDLE)] * idle + [self._place(BURST)] * burst
         before = {}
-        for controller, name in places:
+        for controller, name in map(self._place, (IDLE, BURST) if burst else (IDLE,)):
             path = folders[controller] / name if controller in folders else None
             value = kernel.read(path) if path else None
             if path and value and value != "0" and _try_to_write(path, "0", value):

@@ -23,6 +23,8 @@ log = structlog.get_logger(__name__)
 
 _PATIENCE = 20.0
 """Seconds that a round waits for a dimension; one that takes longer is looked at again in the next."""
+_LOOK_AGAIN = 60.0
+"""Seconds after which a dimension that could not be used is looked at once more."""
 Result = TypeVar("Result")
 Find = Callable[[str], Awaitable[Sandbox | None]]
 """Everything about a sandbox by its id; None where it is gone or not ours to isolate."""
@@ -38,14 +40,20 @@ class _Lane:
     on: bool = False
     why: str = ""
     """Why it is on or off."""
+    looked: float = 0.0
+    """When that was found out, by the monotonic clock."""
     round: asyncio.Future[Repairs] | None = None
     """The repair that is under way."""
     failed: dict[str, str] = field(default_factory=dict)
     """What is not in force, by sandbox id, "" for the node."""
 
     def run(self, work: Callable[..., Result], *arguments: object) -> asyncio.Future[Result]:
-        """Have `work` run in the dimension's thread, after all that it was given before."""
-        return asyncio.get_running_loop().run_in_executor(self.thread, work, *arguments)
+        """Have `work` run in the dimension's thread, after all that it was given before.
+
+        An error that it is not to have becomes NotEnforced, of which everybody knows what it means in each mode.
+        """
+        name = self.dimension.name
+        return asyncio.get_running_loop().run_in_executor(self.thread, _contained, name, work, *arguments)
 
 
 class Enforcer:
@@ -61,6 +69,7 @@ class Enforcer:
         self._sandboxes: dict[str, Sandbox] = {}
         self._since: dict[str, float] = {}
         """When each was admitted, by the monotonic clock."""
+        self._retired = False
 
     async def prepare(self) -> None:
         """Find out what the node can do, and bring about what is the node's.
@@ -72,14 +81,7 @@ class Enforcer:
             if lane.mode == "off":
                 lane.why = f"isolation.{lane.dimension.name} is off"
                 continue
-            probe = await lane.run(lane.dimension.probe)
-            lane.on, lane.why = probe.usable, probe.why
-            if probe.usable:
-                try:
-                    await lane.run(lane.dimension.prepare)
-                except NotEnforced as error:
-                    lane.failed[""] = str(error)
-            trouble = lane.failed.get("") or ("" if lane.on else lane.why)
+            trouble = await self._begin(lane)
             if trouble and lane.mode == "required":
                 name = lane.dimension.name
                 raise NotEnforced(
@@ -87,6 +89,29 @@ class Enforcer:
                     hint=f'isolation.{name} = "auto" does without it',
                 )
             log.info("isolation", dimension=lane.dimension.name, on=lane.on, why=trouble or lane.why)
+
+    async def look_again(self) -> None:
+        """Begin with what could not be used so far, if the node can by now: a link or a mount may have come late."""
+        for lane in self._lanes:
+            if lane.mode != "auto" or lane.on or self._retired or time.monotonic() - lane.looked < _LOOK_AGAIN:
+                continue
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_PATIENCE):
+                    trouble = await self._begin(lane)
+                    if lane.on:
+                        log.info("isolation", dimension=lane.dimension.name, on=True, why=trouble or lane.why)
+
+    async def _begin(self, lane: _Lane) -> str:
+        """Find out whether a dimension can be used, and bring about what is the node's; returns what is in the way."""
+        lane.looked = time.monotonic()
+        try:
+            probe = await lane.run(lane.dimension.probe)
+            lane.on, lane.why = probe.usable and not self._retired, probe.why
+            if lane.on:
+                await lane.run(lane.dimension.prepare)
+        except NotEnforced as error:
+            lane.failed[""] = str(error)
+        return lane.failed.get("") or ("" if lane.on else lane.why)
 
     async def admit(self, sandbox: Sandbox) -> None:
         """Put in force what a pod is to have.
@@ -133,7 +158,7 @@ class Enforcer:
         for lane in self._lanes:
             lane.failed.pop(sandbox_id, None)
             if lane.on:
-                lane.thread.submit(lane.dimension.forget, sandbox_id)
+                lane.thread.submit(_contained, lane.dimension.name, lane.dimension.forget, sandbox_id)
 
     async def repair(self, sandbox_ids: Sequence[str], asked: float) -> str:
         """Compare everything with the kernel; returns what was done.
@@ -154,7 +179,7 @@ class Enforcer:
         for lane in self._lanes:
             done, lane.round = (lane.round, None) if lane.round and lane.round.done() else (None, lane.round)
             if done is not None:
-                did += self._note(lane, done.result())
+                did += self._note(lane, _outcome(done))
             elif lane.round is not None:
                 log.warning("repair takes long", dimension=lane.dimension.name)
         return ", ".join(did)
@@ -176,7 +201,10 @@ class Enforcer:
         facts = list[Fact]()
         for lane in self._lanes:
             if lane.on and sandbox is not None:
-                facts += await lane.run(lane.dimension.explain, sandbox)
+                try:
+                    facts += await lane.run(lane.dimension.explain, sandbox)
+                except NotEnforced as error:
+                    facts.append(Fact(lane.dimension.name, "", str(error)))
             if trouble := lane.failed.get(sandbox_id) or lane.failed.get(""):
                 facts.append(Fact(f"{lane.dimension.name} is not in force", trouble, ""))
         return facts
@@ -187,6 +215,7 @@ class Enforcer:
 
     async def retire(self, seconds: float) -> None:
         """Begin nothing more, and wait for what was begun, at most `seconds`: another process may go on."""
+        self._retired = True
         lanes = [lane for lane in self._lanes if lane.on]
         for lane in lanes:
             lane.on = False
@@ -227,6 +256,24 @@ class Enforcer:
         lane.failed = dict(repairs.failed)
         self._metrics.not_enforced.labels(name).set(len(lane.failed))
         return [f"{name}: put back {count} {cause}" for cause, count in sorted(repairs.by_cause.items()) if count]
+
+
+def _contained(name: str, work: Callable[..., Result], *arguments: object) -> Result:
+    """What `work` returns. Raises NotEnforced, and nothing else."""
+    try:
+        return work(*arguments)
+    except NotEnforced:
+        raise
+    except Exception as error:
+        log.exception("dimension failed", dimension=name)
+        raise NotEnforced(f"{name}: qrm itself failed: {error!r}", hint="its log has the details") from error
+
+
+def _outcome(done: asyncio.Future[Repairs]) -> Repairs:
+    try:
+        return done.result()
+    except NotEnforced as error:
+        return Repairs(failed={"": str(error)})
 
 
 def _nothing() -> None:

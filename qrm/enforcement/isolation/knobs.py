@@ -2,23 +2,25 @@
 
 Files are named as in cgroup v2, and values are written as the kernel shows them. What it refuses is kept out here:
 
-- cpu.weight and cpu.idle are never set together: while cpu.idle is 1 the kernel refuses a weight, and the runtime
-  applies `unified` in any order.
+- There is no cpu.weight beside a cpu.idle of 1, by which the kernel refuses it: the runtime applies `unified` in any
+  order. A weight comes with a cpu.idle of 0, in place of the 1 that a runtime may still have for the container.
 - cpu.max.burst is at most the quota, and 0 where there is no quota.
 - memory values are multiples of a page, as the kernel rounds them down to.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from mmap import PAGESIZE
 
 from qrm.config import IoLimits, Profile
 from qrm.errors import ConfigError
 from qrm.pods.model import Qos
 from qrm.units import parse_quantity
 
-PAGE = 4096
+PAGE = PAGESIZE
+"""Bytes; 4 KiB on x86, up to 64 KiB on arm64, where a value in between would be written again in each round."""
 IDLE, BURST, WEIGHT = "cpu.idle", "cpu.max.burst", "cpu.weight"
 IO_WEIGHT, IO_MAX = "io.weight", "io.max"
 FILES: Mapping[str, str] = {
@@ -75,7 +77,7 @@ def knobs(
                 files[f"memory.{name}"] = str(value)
     if profile.io_weight:
         files[IO_WEIGHT] = f"default {profile.io_weight}"
-    _io_max(files, missing, {**_limits(profile), **qos.io_max}, number)
+    _io_max(files, missing, (_limits(profile), qos.io_max), number)
     missing |= {name: "this kernel or its cgroup version does not have it" for name in files if name not in able}
     return Knobs({name: value for name, value in files.items() if name in able}, missing)
 
@@ -84,6 +86,7 @@ def _cpu(files: dict[str, str], profile: Profile, qos: Qos, amounts: Amounts, ab
     if profile.cpu_idle and IDLE in able:
         files[IDLE] = "1"
     elif profile.cpu_weight:
+        files |= {IDLE: "0"} if IDLE in able else {}
         files[WEIGHT] = str(profile.cpu_weight)
     percent = _burst_percent(profile, qos)
     if percent:
@@ -117,20 +120,27 @@ def _limits(profile: Profile) -> Mapping[str, IoLimits]:
 def _io_max(
     files: dict[str, str],
     missing: dict[str, str],
-    limits: Mapping[str, IoLimits],
+    layers: Sequence[Mapping[str, IoLimits]],
     number: Callable[[str], str | None],
 ) -> None:
-    lines = []
-    for device, limit in sorted(limits.items()):
-        try:
-            found = number(device)
-        except ConfigError as error:
-            missing[f"{IO_MAX} {device}"] = str(error)
-            continue
-        if found is None:
-            missing[f"{IO_MAX} {device}"] = "there is no such disk"
-        elif limit != IoLimits():
-            lines.append(io_max_line(found, limit))
+    """A line for each disk, whatever it is called: the last of `layers` that names it decides."""
+    by_number = dict[str, IoLimits]()
+    for limits in layers:
+        named = set[str]()
+        for device, limit in sorted(limits.items()):
+            try:
+                found = number(device)
+            except ConfigError as error:
+                missing[f"{IO_MAX} {device}"] = str(error)
+                continue
+            if found is None:
+                missing[f"{IO_MAX} {device}"] = "there is no such disk"
+            elif found in named:
+                missing[f"{IO_MAX} {device}"] = f"the disk {found} is named twice"
+            else:
+                by_number[found] = limit
+                named.add(found)
+    lines = [io_max_line(found, limit) for found, limit in by_number.items() if limit != IoLimits()]
     if lines:
         files[IO_MAX] = "\n".join(sorted(lines))
 
@@ -144,8 +154,9 @@ def io_max_line(number: str, limit: IoLimits) -> str:
 def same(name: str, wanted: str, kernel: str) -> bool:
     """Whether what the kernel shows of a file holds what is wanted.
 
-    io.weight and io.max have a line for each device; only the lines that are wanted count, the others are not ours.
+    io.weight, io.max and v1's limits have a line for each device, in the kernel's order; only the lines that are wanted
+    count, the others are not ours.
     """
-    if name in (IO_WEIGHT, IO_MAX):
+    if name in (IO_WEIGHT, IO_MAX) or name.startswith("blkio.throttle."):
         return set(wanted.splitlines()) <= {" ".join(line.split()) for line in kernel.splitlines()}
     return wanted == kernel.strip()

@@ -1,4 +1,4 @@
-"""What takes qrm's values off a container again. Pure but for `unlock` and `restore_legacy`.
+"""What takes qrm's values off a container again. Pure but for `unlock`, `lift_limits` and `restore_legacy`.
 
 A key of `unified` cannot be taken away from what the runtime keeps: it gets kubelet's value, else the kernel's own.
 """
@@ -31,8 +31,7 @@ def neutral(unified: Mapping[str, str], own: Mapping[str, str], weight: str) -> 
         if name in own:
             undone[name] = own[name]
         elif name == IO_MAX:
-            numbers = [line.split()[0] for line in unified[name].splitlines()]
-            undone[name] = "\n".join(f"{each} rbps=max wbps=max riops=max wiops=max" for each in numbers)
+            undone[name] = ""  # of which the runtime writes nothing; a disk may be gone
         else:
             undone[name] = weight if name == WEIGHT else _NEUTRAL[name]
     return undone
@@ -62,6 +61,16 @@ def unlock(folders: Mapping[str, Path], *, v2: bool) -> None:
         controller, file = ("", name) if v2 else legacy.PLACES[name]
         if controller in folders:
             _write_if(folders[controller] / file, "0")
+
+
+def lift_limits(path: Path) -> None:
+    """Afterwards: a container's limits of all disks, of which the runtime knows one at most. Raises KernelError."""
+    for line in (kernel.read(path) or "").splitlines():
+        try:
+            kernel.write(path, f"{line.split()[0]} rbps=max wbps=max riops=max wiops=max", old=line)
+        except kernel.KernelError as error:
+            if error.errno not in kernel.GONE:
+                raise
 
 
 def restore_legacy(folders: Mapping[str, Path], files: Mapping[str, str]) -> None:

@@ -27,6 +27,8 @@ class Faulty:
     name: str = "rdt"
     usable: bool = True
     broken: str = ""
+    bug: str = ""
+    """The text of an error that a dimension is not to have."""
     hang: threading.Event | None = None
     seen: list[str] = field(default_factory=list)
     repairs: Repairs = field(default_factory=Repairs)
@@ -49,6 +51,8 @@ class Faulty:
     def repair(self, sandboxes: Sequence[Sandbox]) -> Repairs:
         if self.hang is not None:
             self.hang.wait()
+        if self.bug:
+            raise ValueError(self.bug)
         self.seen.append(f"repair {' '.join(sorted(each.id for each in sandboxes))}")
         return self.repairs
 
@@ -62,6 +66,8 @@ class Faulty:
     def _do(self, what: str) -> None:
         if self.hang is not None:
             self.hang.wait()
+        if self.bug:
+            raise ValueError(self.bug)
         if self.broken:
             raise NotEnforced(self.broken)
         self.seen.append(what)
@@ -107,6 +113,25 @@ async def test_auto_does_without(usable: bool, broken: str) -> None:
     ((_, on, why, failed),) = enforcer.states()
     assert (on, why) == (usable, "found" if usable else "no such thing here")
     assert set(failed) == ({"", "a"} if broken else set())
+
+
+async def test_what_comes_late_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as the link of a node that boots: it is looked for now and then, and nothing is begun by who retires."""
+    dimension, off = Faulty(usable=False), Faulty("network")
+    enforcer = Enforcer([dimension, off], IsolationSection(network="off"), Metrics(), find)
+    await enforcer.prepare()
+    dimension.usable = True
+    await enforcer.look_again()
+    assert not enforcer.active
+    monkeypatch.setattr(enforcer_module, "_LOOK_AGAIN", 0.0)
+    await enforcer.look_again()
+    await enforcer.look_again()
+    await enforcer.repair(["a"], time.monotonic())
+    assert dimension.seen == ["prepare", "repair a"]
+    await enforcer.retire(1)
+    await enforcer.look_again()
+    assert not enforcer.active
+    assert off.seen == []
 
 
 @pytest.mark.parametrize(("usable", "broken"), [(False, ""), (True, "the kernel says no")])
@@ -177,6 +202,26 @@ async def test_a_repair_that_hangs_holds_up_no_other(hung: Faulty, monkeypatch: 
     await until(lambda: "repair a" in hung.seen)
     assert await enforcer.repair(["a"], time.monotonic()) == "rdt: put back 1 schemata"
     assert hung.seen.count("repair a") == 1
+    enforcer.close()
+
+
+@pytest.mark.parametrize("mode", ["auto", "required"])
+async def test_one_that_fails_as_it_must_not_fails_alone(mode: str) -> None:
+    """Its error is treated as any other for which it is not in force, and the others are repaired in each round."""
+    buggy, quick = Faulty(), Faulty("network")
+    enforcer = Enforcer([buggy, quick], IsolationSection(rdt=mode), Metrics(), find)  # type: ignore[arg-type]
+    await enforcer.prepare()
+    buggy.bug = "no such letter"
+    if mode == "required":
+        with pytest.raises(NotEnforced, match="no such letter"):
+            await enforcer.admit(sandbox("a"))
+    else:
+        await enforcer.admit(sandbox("a"))
+    for _ in range(2):
+        assert await enforcer.repair(["a"], time.monotonic()) == ""
+    assert quick.seen.count("repair a") == 2
+    (_, _, _, failed), _ = enforcer.states()
+    assert "no such letter" in failed[""]
     enforcer.close()
 
 

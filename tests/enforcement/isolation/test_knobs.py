@@ -28,7 +28,7 @@ profiles = st.builds(
     memory_min=st.sampled_from(["", "100%"]),
     io_weight=st.integers(0, 10_000),
     io_max=st.dictionaries(
-        st.sampled_from([*DISKS, "/dev/gone"]), st.builds(IoLimits, st.integers(0, 1 << 40)), max_size=3
+        st.sampled_from([*DISKS, "/dev/gone"]), st.builds(IoLimits, st.integers(2, 1 << 40) | st.just(0)), max_size=3
     ),
 )
 amounts = st.builds(Amounts, st.integers(-1, 10_000_000), st.integers(0, 1 << 44))
@@ -43,11 +43,11 @@ def of(profile: Profile, has: Amounts = HAS) -> dict[str, str]:
 
 @given(profiles, amounts, st.frozensets(st.sampled_from(sorted(FILES))))
 def test_what_the_kernel_would_refuse_is_never_there(profile: Profile, has: Amounts, able: frozenset[str]) -> None:
-    """No weight beside idle, no burst beyond the quota, whole pages, known disks, and only files that exist."""
+    """No weight beside an idle of 1, no burst beyond the quota, whole pages, known disks, and only files that exist."""
     made = knobs(profile, Qos(), has, able, DISKS.get)
     assert made.files.keys() <= able
-    assert not {"cpu.weight", "cpu.idle"} <= made.files.keys()
-    assert int(made.files.get("cpu.max.burst", "0")) <= max(has.quota, 0)
+    assert "cpu.weight" not in made.files or made.files.get("cpu.idle", "0") == "0"
+    assert 0 <= int(made.files.get("cpu.max.burst", "0")) <= max(has.quota, 0)
     for name in ("memory.high", "memory.low", "memory.min"):
         assert int(made.files.get(name, "0")) % PAGE == 0
     assert {line.split()[0] for line in made.files.get("io.max", "").splitlines()} <= set(DISKS.values())
@@ -61,7 +61,7 @@ def test_all_that_a_profile_says_is_either_there_or_said_to_be_missing(profile: 
     told = made.files.keys() | {name.split()[0] for name in made.missing}
     assert bool(profile.memory_high) == ("memory.high" in told)
     assert bool(profile.io_weight) == ("io.weight" in told)
-    assert bool(profile.cpu_idle) == ("cpu.idle" in told)
+    assert bool(profile.cpu_idle) == (made.files.get("cpu.idle") == "1")
     limits = profile.io_max if isinstance(profile.io_max, dict) else {}
     assert ("io.max /dev/gone" in made.missing) == ("/dev/gone" in limits)
 
@@ -87,11 +87,23 @@ def test_a_pods_own_limits_are_over_the_profiles() -> None:
     assert made.files == {"io.max": "8:0 rbps=max wbps=9 riops=max wiops=max"}
 
 
+def test_a_disk_has_one_line_whatever_it_is_called() -> None:
+    """Of two lines the kernel would keep the last, and the other would be written again in each round."""
+    profile = Profile(io_max={"/dev/sda": IoLimits(wbps=5)})
+    made = knobs(profile, Qos(io_max={"8:0": IoLimits(wbps=9)}), Amounts(0, 0), ALL, {**DISKS, "8:0": "8:0"}.get)
+    assert made.files == {"io.max": "8:0 rbps=max wbps=9 riops=max wiops=max"}
+    twice = Qos(io_max={"8:0": IoLimits(wbps=9), "/dev/sda": IoLimits(wbps=7)})
+    made = knobs(Profile(), twice, Amounts(0, 0), ALL, {**DISKS, "8:0": "8:0"}.get)
+    assert made.files == {"io.max": "8:0 rbps=max wbps=7 riops=max wiops=max"}
+    assert made.missing == {"io.max 8:0": "the disk 8:0 is named twice"}
+
+
 def test_a_file_with_lines_for_others_agrees() -> None:
     """io.weight and io.max have a line for each device; those that are not ours are nobody's drift."""
     assert same("io.weight", "default 10", "default 10\n8:16 200\n")
     assert not same("io.weight", "default 10", "default 100\n8:16 10\n")
     assert same("io.max", "8:0 rbps=max wbps=9", "8:16 rbps=1 wbps=1\n8:0 rbps=max wbps=9 \n")
+    assert same("blkio.throttle.read_bps_device", "8:0 5\n8:16 7", "8:16 7\n8:0 5\n8:32 9\n")
     assert same("cpu.idle", "1", "1\n")
     assert not same("memory.high", "4096", "max\n")
 

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from qrm.enforcement.isolation import kernel
 from qrm.enforcement.isolation.knobs import FILES
-from qrm.enforcement.isolation.undo import curved_weight, linear_weight, neutral, restore_legacy, unlock, weight_for
+from qrm.enforcement.isolation.undo import (
+    curved_weight,
+    lift_limits,
+    linear_weight,
+    neutral,
+    restore_legacy,
+    unlock,
+    weight_for,
+)
 
 UNIFIED = {
     "cpu.idle": "1",
@@ -24,8 +34,23 @@ def test_keys_of_ours_become_neutral() -> None:
     assert neutral(UNIFIED, {"memory.high": "8192"}, "39") == {
         "cpu.idle": "0",
         "memory.high": "8192",
-        "io.max": "8:0 rbps=max wbps=max riops=max wiops=max\n8:16 rbps=max wbps=max riops=max wiops=max",
+        "io.max": "",
     }
+
+
+def test_limits_of_all_disks_are_lifted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the kernel has them; a disk that goes in the middle takes its own along."""
+    written: list[str] = []
+
+    def write(path: Path, value: str, *, old: str) -> None:
+        written.append(value)
+        if old.startswith("8:0 "):
+            raise kernel.KernelError(path, value, errno.ENODEV)
+
+    monkeypatch.setattr(kernel, "write", write)
+    (tmp_path / "io.max").write_text(f"{UNIFIED['io.max']}\n")
+    lift_limits(tmp_path / "io.max")
+    assert written == [f"{number} rbps=max wbps=max riops=max wiops=max" for number in ("8:0", "8:16")]
 
 
 @given(st.frozensets(st.sampled_from(sorted(FILES))))

@@ -28,6 +28,8 @@ from qrm.metrics import Metrics
 from qrm.service.node import Node
 from qrm.service.reset import reset
 from qrm.service.serve import running
+from qrm.wire import cri_pb2 as cri
+from tests.guest.inside.disks import come, go
 from tests.guest.inside.pinning import LEVEL, PATIENCE, say
 from tests.support import MIB, config, until, wait_ready
 
@@ -184,6 +186,25 @@ async def tell_drift(story: Story, batch: RunningPod) -> None:
     say("steady.again", story.repairs() == calm)
 
 
+async def tell_disks(story: Story) -> None:
+    """Limits for two disks, of which the one goes that the runtime was told of: an update passes all the same."""
+    come("qrmgone", 64)
+    come("qrmstays", 64)
+    limits = {"/dev/qrmgone": {"riops": 500}, "/dev/qrmstays": {"wbps": 5_000_000}}
+    wanted = pod("disks", "shared_cores")
+    said = {**wanted.annotations, "qrm.io/io_max": json.dumps(limits)}
+    started = await story.kubelet.start_pod(replace(wanted, annotations=said))
+    container = started.containers["c0"]
+    path = cgroup_file(f"{started.pod.cgroup()}/{container}", "io.max")
+    assert path is not None
+    say("disks.born", " ".join(sorted(path.read_text().split())))
+    go("qrmgone")
+    await story.kubelet.update_resources(container, cri.LinuxContainerResources(cpu_shares=700))
+    say("disks.updated", " ".join(sorted(path.read_text().split())))
+    await story.kubelet.end_pod(started, grace=0)
+    go("qrmstays")
+
+
 def network(causes: Iterable[str]) -> list[str]:
     return sorted(cause for cause in causes if cause.startswith("network/"))
 
@@ -210,6 +231,8 @@ async def main(pods_of_batch: int) -> None:
     begun = time.monotonic()
     run("mount", "-t", "resctrl", "resctrl", str(RESCTRL))
     run("modprobe", "null_blk")
+    if not Path("/sys/kernel/config/nullb").exists():
+        run("mount", "-t", "configfs", "configfs", "/sys/kernel/config")
     before = node_state()
     with tempfile.TemporaryDirectory(prefix="qrm-") as folder, PodCgroups() as cgroups:
         where = Path("/run/qrm-e2e")
@@ -228,6 +251,7 @@ async def main(pods_of_batch: int) -> None:
                     for each in pods[:3]:
                         await story.explain(each)
                     await tell_drift(story, pods[2])
+                    await tell_disks(story)
                     for each in pods[3:]:
                         await kubelet.end_pod(each, grace=0)
             report = await reset(settings)

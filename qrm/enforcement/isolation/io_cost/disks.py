@@ -23,6 +23,7 @@ SECTOR = 512
 """Bytes; the unit of sysfs's sizes, whatever the device's own is."""
 
 _NUMBER = re.compile(r"\d+:\d+", re.ASCII)
+_EXAMPLES = 'write "/dev/sda", "sda" or "8:0"'
 _VIRTIO = re.compile(r"virtio\d+", re.ASCII)
 
 
@@ -77,7 +78,10 @@ def find(device: str, host: Host = HOST) -> Disk:
         ConfigError: it is a partition, or no name of a device at all.
         DiskAbsent: there is no such device now.
     """
-    folder = _folder(device, host)
+    try:
+        folder = _folder(device, host)
+    except (OSError, ValueError):  # such as a name that is too long for a file system, or has a NUL in it
+        raise ConfigError(f"{device[:80]!r} is not the name of a disk", hint=_EXAMPLES) from None
     if (folder / "partition").exists():
         disk = folder.resolve().parent.name
         raise ConfigError(
@@ -118,7 +122,7 @@ def _folder(device: str, host: Host) -> Path:
     if _NUMBER.fullmatch(device):
         folder = host.sysfs / "dev/block" / device
     elif name in ("", ".", "..") or (name == device and "/" in device):
-        raise ConfigError(f"{device!r} is not the name of a disk", hint='write "/dev/sda", "sda" or "8:0"')
+        raise ConfigError(f"{device!r} is not the name of a disk", hint=_EXAMPLES)
     else:
         # drivers/base/core.c: a "/" in a device's name is a "!" in sysfs, as in cciss/c0d0
         folder = host.sysfs / "class/block" / name.replace("/", "!")

@@ -193,7 +193,8 @@ class RdtDimension:
             except NotEnforced as error:
                 failed[sandbox.id] = str(error)
                 continue
-            members = self._processes.find(sandbox)
+            known = self._known.get(sandbox.id)
+            members = self._processes.find(sandbox, known.members if known else None)
             if members is not None:
                 found.append((sandbox, group, members))
                 by_parent[members.parent][sandbox.id] = group
@@ -209,14 +210,13 @@ class RdtDimension:
         Each group is read once for all pods; a pod of which something seems to be elsewhere is looked at again.
         """
         moved = set()
-        threads = {sandbox_id: node.placing.threads(tenant) for sandbox_id, tenant in self._known.items()}
-        held = node.placing.held()
+        held, suspects = node.placing.look(self._known.values())
         for sandbox_id, tenant in self._known.items():
             if tenant.group in broken:
                 failed[sandbox_id] = str(broken[tenant.group])
                 continue
             try:
-                if node.placing.strays(tenant, threads[sandbox_id], held) and node.placing.settle(tenant, tally):
+                if sandbox_id in suspects and node.placing.settle(tenant, tally):
                     moved.add(sandbox_id)
                 node.placing.release_parent(tenant, held, tally)
             except NotEnforced as error:

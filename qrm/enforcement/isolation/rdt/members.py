@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from qrm.enforcement.cgroup import Cgroups
+from qrm.enforcement.cgroup import Cgroups, named
 from qrm.enforcement.isolation.dimension import Sandbox
 from qrm.topology.attributes import read_text
 
@@ -35,6 +35,8 @@ class Members:
     """The sandbox id in the parent's command line; "" where the parent is no shim."""
     cgroup: Path
     """With those below it, it holds all of the pod's processes: the pod's own, or else the sandbox's."""
+    started: str = ""
+    """When the sandbox's first process started, in the kernel's ticks."""
 
 
 def inherits(sandbox: str, group: str, members: Members, sharing: Mapping[str, str]) -> str:
@@ -59,30 +61,42 @@ class Processes:
         self._cgroups = Cgroups(cgroup, proc)
         self._threads = "cgroup.threads" if self._cgroups.version == 2 else "tasks"
 
-    def find(self, sandbox: Sandbox) -> Members | None:
-        """Where the threads of a sandbox are; None where its first process is gone, or is another's by now."""
+    def find(self, sandbox: Sandbox, last: Members | None = None) -> Members | None:
+        """Where the threads of a sandbox are; None where its first process is gone, or is another's by now.
+
+        `last` is what was found before. It holds as long as that process lives and has the same parent: a process is
+        given another only when the first has ended, and one that got its id started at another time.
+        """
+        parent, started = self._birth(sandbox.pid)
+        if last is not None and started and (last.parent, last.started) == (parent, started):
+            return last
         path = self._cgroups.folders_of(sandbox.pid).get("" if self._cgroups.version == 2 else "cpuset")
-        parent = self._parent(sandbox.pid)
         if path is None or parent is None:
             return None
-        own = next((each for each in (path, *path.parents) if sandbox.id in each.name), None)
+        own = named(path, sandbox.id)
         if own is None:
             return None
         uid = sandbox.pod.uid
         of_pod = any(form in own.parent.name for form in (uid, uid.replace("-", "_"))) if uid else False
-        return Members(parent, self._shim_of(parent), own.parent if of_pod else own)
+        return Members(parent, self._shim_of(parent), own.parent if of_pod else own, started)
 
     def threads(self, members: Members, *, with_parent: bool) -> set[int]:
         """The ids of all threads that there are now."""
         found = self.threads_of(members.parent) if with_parent else set()
         for directory in _and_below(members.cgroup):
-            found.update(map(int, (read_text(directory / self._threads) or "").split()))
+            found.update(map(int, (read_text(f"{directory}/{self._threads}") or "").split()))
         return found
+
+    def home_of(self, thread: int) -> tuple[Path | None, int]:
+        """The cgroup and the process of one thread; None and 0 where it has ended."""
+        status = (read_text(f"{self._proc}/{thread}/status") or "").splitlines()
+        process = next((int(line.split()[1]) for line in status if line.startswith("Tgid:")), 0)
+        return self._cgroups.folders_of(thread).get("" if self._cgroups.version == 2 else "cpuset"), process
 
     def threads_of(self, pid: int) -> set[int]:
         """The ids of one process's threads; none where it is gone."""
         try:
-            return set(map(int, os.listdir(self._proc / str(pid) / "task")))  # noqa: PTH208 - names are wanted
+            return set(map(int, os.listdir(f"{self._proc}/{pid}/task")))  # noqa: PTH208 - names are wanted
         except OSError:
             return set()
 
@@ -97,14 +111,17 @@ class Processes:
         From /proc/PID/cpu_resctrl_groups (proc_resctrl_show in the kernel's resctrl), such as "res:/\nmon:x"; None
         where the process is gone or the kernel has no such file.
         """
-        text = read_text(self._proc / str(pid) / "cpu_resctrl_groups")
+        text = read_text(f"{self._proc}/{pid}/cpu_resctrl_groups")
         found = dict(line.split(":", 1) for line in (text or "").splitlines() if ":" in line)
         return (found["res"].strip("/"), found["mon"].strip("/")) if {"res", "mon"} <= found.keys() else None
 
-    def _parent(self, pid: int) -> int | None:
-        """From /proc/PID/stat, where the name in parentheses may hold anything (proc_pid_stat(5))."""
-        fields = (read_text(self._proc / str(pid) / "stat") or "").rpartition(")")[2].split()
-        return int(fields[1]) if len(fields) > 1 and pid else None
+    def _birth(self, pid: int) -> tuple[int | None, str]:
+        """A process's parent and starttime; None and "" where it is gone.
+
+        From /proc/PID/stat, where the name in parentheses may hold anything (proc_pid_stat(5), fields 4 and 22).
+        """
+        fields = (read_text(f"{self._proc}/{pid}/stat") or "").rpartition(")")[2].split()
+        return (int(fields[1]), fields[19]) if len(fields) > 19 and pid else (None, "")
 
     def _shim_of(self, pid: int) -> str:
         words = (read_text(self._proc / str(pid) / "cmdline") or "").split("\0")

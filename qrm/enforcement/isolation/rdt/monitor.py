@@ -52,7 +52,7 @@ class Monitoring:
 
     def path(self, group: Path, uid: str) -> Path:
         """The directory of a pod's group."""
-        return group / MON_GROUPS / self.name(uid)
+        return group.joinpath(MON_GROUPS, self.name(uid))
 
     def recount(self) -> None:
         """See how many RMIDs nobody has; every control group has one too."""
@@ -86,7 +86,7 @@ class Monitoring:
         roots = [self._tree.root]
         roots += [self._tree.root / name for name in self._tree.control_groups() if name.startswith(PREFIX)]
         found = [
-            group / MON_GROUPS / name
+            group.joinpath(MON_GROUPS, name)
             for group in roots
             for name in self._tree.monitoring_groups(group)
             if name.startswith(PREFIX)
@@ -102,7 +102,7 @@ class Monitoring:
         for name in children(data):
             if match := _DOMAIN.fullmatch(name):
                 for event in self._features:
-                    if (said := read_text(data / name / event)) is not None:
+                    if (said := read_text(f"{data}/{name}/{event}")) is not None:
                         value = int(said) if said.isascii() and said.isdecimal() else None
                         readings.append(Reading(int(match[1]), event, value, said))
         return tuple(readings)

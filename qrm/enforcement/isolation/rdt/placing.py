@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,6 +74,31 @@ class Placing:
         if tenant.group:
             return threads - held.get(tenant.group, frozenset())
         return threads & frozenset().union(*held.values())
+
+    def look(self, tenants: Collection[Tenant]) -> tuple[Held, set[str]]:
+        """All of our groups, and the sandboxes of which threads seem to be elsewhere than they should be.
+
+        Only of pods with a group of ours all threads are read. Of the default group's, most of the node as a rule, one
+        can be astray only if some group of ours has a thread that belongs to none of the former.
+        """
+        threads = {tenant.sandbox.id: self.threads(tenant) for tenant in tenants if tenant.group}
+        held = self.held()
+        suspects = {
+            tenant.sandbox.id
+            for tenant in tenants
+            if tenant.group and self.strays(tenant, threads[tenant.sandbox.id], held)
+        }
+        intruders = frozenset().union(*held.values()).difference(*threads.values())
+        if intruders:
+            homes = [self._processes.home_of(thread) for thread in intruders]
+            cgroups = {folder for path, _ in homes if path for folder in (path, *path.parents)}
+            processes = {process for _, process in homes}
+            suspects |= {
+                tenant.sandbox.id
+                for tenant in tenants
+                if not tenant.group and (tenant.members.cgroup in cgroups or tenant.members.parent in processes)
+            }
+        return held, suspects
 
     def outside(self, tenant: Tenant) -> set[int]:
         """The threads of a pod that are in another group than they should be now: they were there before and after."""

@@ -36,7 +36,11 @@ class Kernel:
     def __init__(self) -> None:
         try:
             self.rtnl = Rtnl()
-            self.watch = Watch(self.rtnl.port)  # before anything is read, so that no change is missed
+            try:
+                self.watch = Watch(self.rtnl.port)  # before anything is read, so that no change is missed
+            except OSError:
+                self.rtnl.close()  # it is tried again with each pod
+                raise
         except OSError as error:
             raise NotEnforced(f"netlink: {error.strerror}", hint="qrm needs CAP_NET_ADMIN") from None
         self.trees = Tree(self.rtnl, EGRESS), Tree(self.rtnl, INGRESS)
@@ -179,7 +183,24 @@ class Traffic:
         self._pods = pods
         return kernel, pods
 
+    def _follow_rate(self) -> None:
+        """The uplink may have another speed than when qrm looked first, as a bond with another member has.
+
+        Where none can be told now, or the classes do not fit into it, all stays as it is.
+        """
+        if self._trunk is None or self._pods is None:
+            return
+        try:
+            now = trunk(self._section, node_rate(self._section, self._sysfs, self._proc))
+        except QrmError:
+            return
+        if now != self._trunk:
+            log.info("the node has another rate", now=report.mbit(now.root.ceil * 8))
+            self._trunk = now
+            self._pods.replan(now)
+
     def _round(self, wanted: Mapping[str, Sandbox], done: Counter[str], failed: dict[str, str]) -> None:
+        self._follow_rate()
         kernel, pods = self._ready(done)
         for gone in pods.held.keys() - wanted.keys():
             done[LEFTOVER] += pods.drop(gone)

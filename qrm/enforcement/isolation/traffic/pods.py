@@ -78,6 +78,11 @@ class Pods:
             if changed is None or changed & pod.indices:
                 self.held[id_] = replace(pod, is_checked=False)
 
+    def replan(self, trunk: Trunk) -> None:
+        """What all pods' classes hang on has other numbers: compare all pods with it."""
+        self._trunk = trunk
+        self.distrust(None)
+
     def enforce(self, sandbox: Sandbox, done: Counter[str]) -> None:
         """Have classes and filters of one pod; counts writes in `done`.
 

@@ -95,10 +95,10 @@ class Rtnl:
         The kernel makes one itself as soon as a veth ends in both, and drops it with the namespace.
         """
         for _ in range(2):
-            found = (self._socket.get_netnsid(fd=namespace) or {}).get("nsid")
-            if found is not None and 0 <= found < 1 << 31:
-                return int(found)
             try:
+                found = (self._socket.get_netnsid(fd=namespace) or {}).get("nsid")
+                if found is not None and 0 <= found < 1 << 31:
+                    return int(found)
                 self._socket.set_netnsid(fd=namespace)
             except NetlinkError as error:
                 if error.code != errno.EEXIST:

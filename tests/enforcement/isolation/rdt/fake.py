@@ -78,9 +78,11 @@ class Kernel:
         for thread in range(pid, pid + threads):
             (self.proc / str(pid) / "task" / str(thread)).mkdir(parents=True)
             self.groups[thread] = self.groups.get(parent, ("", ""))
-        (self.proc / str(pid) / "stat").write_text(f"{pid} (a) b) S {parent} 1 1\n")
+            (self.proc / str(thread)).mkdir(exist_ok=True)
+            (self.proc / str(thread) / "status").write_text(f"Name:\ta\nTgid:\t{pid}\n")
+            (self.proc / str(thread) / "cgroup").write_text(f"0::{cgroup}\n")
+        (self.proc / str(pid) / "stat").write_text(f"{pid} (a) b) S {parent} {'1 ' * 17}{len(self.groups)} 1\n")
         (self.proc / str(pid) / "cmdline").write_text(command.replace(" ", "\0") + "\0")
-        (self.proc / str(pid) / "cgroup").write_text(f"0::{cgroup}\n")
         if cgroup:
             home = self.cgroup / cgroup.lstrip("/")
             home.mkdir(parents=True, exist_ok=True)

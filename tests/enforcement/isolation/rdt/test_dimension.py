@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from prometheus_client import CollectorRegistry
 
 from qrm.config import RdtClass
 from qrm.enforcement.isolation.dimension import NotEnforced, Repairs
-from tests.enforcement.isolation.rdt.fake import AMD, CDP, INTEL, ROOTS, Kernel
+from qrm.enforcement.isolation.rdt import members
+from qrm.topology import attributes
+from tests.enforcement.isolation.rdt.fake import AMD, CDP, INTEL, ROOTS, FakeTree, Kernel
 
 NOTHING = Repairs()
 HALF = RdtClass(l3="30%", memory_bandwidth="45%")
@@ -46,6 +50,13 @@ def test_what_the_node_cannot_give_is_said_before_anything_is_done(intel: Kernel
         rdt.prepare()
     assert not rdt.probe().usable
     assert intel.writes == []
+
+
+def test_what_the_kernel_takes_without_doing_it_is_told(intel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each write is read back."""
+    monkeypatch.setattr(FakeTree, "set_schemata", lambda *_: None)
+    with pytest.raises(NotEnforced, match=r"schemata has L3:0=7ff;2=7ff after L3:0=7;2=7 was written without error"):
+        intel.dimension().prepare()
 
 
 def test_a_read_only_mount_is_not_usable(kernel: Kernel) -> None:
@@ -228,6 +239,44 @@ def test_a_shim_of_several_pods_of_one_class_hands_it_down(intel: Kernel) -> Non
     before = list(intel.writes)
     assert rdt.repair([first, second]) == NOTHING
     assert intel.writes == before
+
+
+@pytest.mark.parametrize("threads", [[200, 201], [221], [210]], ids=["shim", "container", "pause"])
+def test_a_pod_of_the_default_group_is_brought_back(intel: Kernel, threads: list[int]) -> None:
+    """Whatever of it has been put into a group of ours, with others' threads that are left there."""
+    rdt = intel.dimension(monitoring=False)
+    lent, online, other = intel.pod(1), intel.pod(2, "shared"), intel.pod(3, "shared")
+    for pod in (lent, online, other):
+        rdt.admit(pod)
+    intel.process(990, 1, cgroup="/system.slice/batch")
+    for thread in (990, *threads):
+        intel.groups[thread] = ("qrm-reclaimed", "")
+    intel.show()
+    assert rdt.repair([lent, online, other]).by_cause == {"tasks": len(threads)}
+    assert {intel.groups[thread] for thread in threads} == {("", "")}
+    assert intel.groups[990] == ("qrm-reclaimed", "")
+    assert rdt.repair([lent, online, other]) == NOTHING
+
+
+def test_most_pods_cost_a_round_one_look(intel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads are read of pods that have a group of ours; whether others are astray is seen in these groups."""
+    rdt = intel.dimension(monitoring=False)
+    pods = [intel.pod(1), *(intel.pod(number, "shared") for number in range(2, 9))]
+    for pod in pods:
+        rdt.admit(pod)
+    assert rdt.repair(pods) == NOTHING
+    read: list[str] = []
+
+    def read_text(path: Path | str) -> str | None:
+        read.append(str(path))
+        return attributes.read_text(path)
+
+    monkeypatch.setattr(members, "read_text", read_text)
+    assert rdt.repair(pods) == NOTHING
+    assert sorted(path for path in read if path.endswith("stat")) == sorted(
+        f"{intel.proc}/{pod.pid}/stat" for pod in pods
+    )
+    assert {path.split("/")[-3] for path in read if not path.endswith("stat")} == {"kubepods", "podaaaa-1"}
 
 
 def test_somebody_elses_group_is_left_to_them(intel: Kernel) -> None:

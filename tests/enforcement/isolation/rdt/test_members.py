@@ -64,6 +64,24 @@ def test_a_process_that_is_gone_is_not_mistaken(intel: Kernel) -> None:
     assert processes.find(pod) is None
 
 
+def test_what_was_found_holds_as_long_as_the_process(intel: Kernel) -> None:
+    """An id that was given again is told by its time, and a shim that died by the new parent."""
+    pod = intel.pod(1)
+    processes = Processes(intel.proc, intel.cgroup)
+    last = processes.find(pod)
+    assert last is not None
+    assert processes.find(pod, last) is last
+    stat = intel.proc / str(pod.pid) / "stat"
+    born = stat.read_text()
+    stat.write_text(born.replace(f"S {last.parent} ", "S 1 "))
+    orphaned = processes.find(pod, last)
+    assert orphaned is not None
+    assert (orphaned.parent, orphaned.shim_of) == (1, "")
+    stat.write_text(born.replace(f" {last.started} 1\n", " 999 1\n"))
+    (intel.proc / str(pod.pid) / "cgroup").write_text("0::/system.slice/sshd.service\n")
+    assert processes.find(pod, last) is None
+
+
 def test_whose_group_a_process_is_in(intel: Kernel) -> None:
     """None where the kernel does not say, or the process has ended."""
     pod = intel.pod(1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections import Counter
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -23,6 +24,7 @@ from qrm.enforcement.isolation.traffic.watch import Watch
 from qrm.pods.model import PodIdentity, QosLevel
 
 from .namespaces import PodNamespace, apart, sh
+from .test_node import V4, node
 
 MBIT = 1_000_000
 VETH = "ip link add v0 type veth peer name eth0 netns {pid}"
@@ -53,6 +55,47 @@ def test_the_kernel_keeps_what_is_written(rate: int) -> None:
         again.ensure(wanted, done)
         assert rtnl.writes == 7
         assert {minor: made for minor, (made, _) in again.look().items()} == wanted
+        rtnl.close()
+
+    apart(play)
+
+
+def test_the_uplinks_speed_is_followed(tmp_path: Path) -> None:
+    """A node whose link came up slow is not kept at that rate; while none can be told, nothing changes."""
+    sysfs, proc = node(tmp_path, v4=V4, fast="100")
+    speed = sysfs / "class/net/fast/speed"
+
+    def play() -> None:
+        traffic, rtnl = Traffic(NetworkSection(), sysfs=sysfs, proc=proc), Rtnl()
+        traffic.prepare()
+        for told, rate in (("-1", 100), ("25000", 25_000), ("1000", 1000)):
+            speed.write_text(told)
+            traffic.repair([])
+            assert {minor: made for minor, (made, _) in Tree(rtnl, "qrm-ingress").look().items()} == planned(
+                rate * MBIT
+            )
+        writes = traffic.writes
+        assert traffic.repair([]).by_cause == {}
+        assert traffic.writes == writes
+        traffic.reset()
+        traffic.close()
+        rtnl.close()
+
+    apart(play)
+
+
+def test_announcements_that_were_lost_may_be_about_any_device() -> None:
+    """The kernel says once that it could not keep them all."""
+
+    def play() -> None:
+        rtnl = Rtnl()
+        watch = Watch(rtnl.port)
+        watch._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 0)  # the least there is
+        change = "tc qdisc add dev x0 root htb; tc qdisc del dev x0 root"
+        sh(f"ip link add x0 type ifb; for _ in 1 2 3 4 5 6 7 8; do {change}; done")
+        assert watch.changed() is None
+        assert watch.changed() == frozenset()
+        watch.close()
         rtnl.close()
 
     apart(play)
@@ -151,8 +194,9 @@ def test_the_hosts_namespace_is_recognised() -> None:
         rtnl = Rtnl()
         assert find(rtnl, "").is_host
         assert find(rtnl, f"/proc/{os.getpid()}/task/{_thread()}/ns/net").is_host
-        with pytest.raises(NamespaceGone):
-            find(rtnl, "/run/netns/no-such-pod")
+        for gone in ("/run/netns/no-such-pod", __file__):  # between unmount and unlink it is an ordinary file
+            with pytest.raises(NamespaceGone):
+                find(rtnl, gone)
         rtnl.close()
 
     apart(play)
