@@ -151,6 +151,23 @@ async def wait_ready(node: Node) -> None:
         await node.context.ready.wait()
 
 
+async def answering(kubelet: KubeletClient) -> None:
+    """Wait until the runtime answers, after a restart or a cut, as kubelet's next try would find.
+
+    To wait for a connection is not enough: a call can begin on one that is about to be found broken.
+    """
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            try:
+                await kubelet.version(wait=True)
+            except grpc.aio.AioRpcError as error:
+                if error.code() is not grpc.StatusCode.UNAVAILABLE:
+                    raise
+                await asyncio.sleep(0.05)
+            else:
+                return
+
+
 async def refused(call: Awaitable[object]) -> str:
     """The text with which `call` was refused."""
     with pytest.raises(grpc.aio.AioRpcError) as caught:

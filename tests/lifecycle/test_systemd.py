@@ -14,7 +14,7 @@ import pytest
 from qrm.demo.fake_runtime import FakeRuntime
 from qrm.demo.kubelet import KubeletClient
 from qrm.topology.generate import write_sysfs
-from tests.support import PATIENCE, TWO_NODES, dedicated, pod, refused, until
+from tests.support import PATIENCE, TWO_NODES, answering, dedicated, pod, refused, until
 
 from .load import Load
 from .systemd import Systemd, systemd
@@ -121,7 +121,7 @@ async def test_a_process_that_hangs_is_replaced(node: Node) -> None:
     node.manager.signal(pid, signal.SIGSTOP)
     await node.serves(pid)
     assert int(await node.manager.show("NRestarts")) == restarts + 1
-    await node.kubelet.version(wait=True)
+    await answering(node.kubelet)
 
 
 async def test_nothing_is_left_at_the_end(node: Node) -> None:
