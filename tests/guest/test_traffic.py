@@ -8,9 +8,9 @@ import pytest
 
 from .vm import GuestResult, default_cache, prepare, run
 
-pytestmark = [pytest.mark.guest, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.guest, pytest.mark.timeout(1800)]
 
-BOOT_TIMEOUT = 600
+BOOT_TIMEOUT = 1500
 
 
 @pytest.fixture(scope="module")
