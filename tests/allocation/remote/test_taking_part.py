@@ -248,7 +248,7 @@ async def test_pods_that_are_gone_are_removed_from_plugins_after_a_restart_too(t
             async with running(settings) as node, KubeletClient(f"unix://{settings.shim.socket}") as kubelet:
                 await wait_ready(node)
                 await until(lambda: bool(registered(node)))
-                async with asyncio.timeout(30):
+                async with asyncio.timeout(PATIENCE):
                     while True:
                         try:
                             await kubelet.start_pod(dedicated("next", 6))
