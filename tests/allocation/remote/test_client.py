@@ -127,7 +127,7 @@ async def test_failures(tmp_path: Path, failure: object, kind: type[Exception], 
 async def test_refusals_that_are_not_about_room(tmp_path: Path, ask: Callable[[Plugin], Awaitable[object]]) -> None:
     names = ("RemovePod", "GetResourcesAllocation", "GetTopologyAwareResources", "GetResourcePluginOptions")
     more = ("GetTopologyAwareAllocatableResources", "PreStartContainer")
-    async with plugin(tmp_path, ALIGNED, **dict.fromkeys((*names, *more), FULL)) as (it, _):
+    async with plugin(tmp_path, ALIGNED, None, **dict.fromkeys((*names, *more), FULL)) as (it, _):
         with pytest.raises(PluginError, match="not enough cpus"):
             await ask(it)
 
