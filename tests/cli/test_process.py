@@ -62,6 +62,12 @@ def _started(*arguments: str) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
+def _catches(pid: int, number: signal.Signals) -> bool:
+    """Whether a process has a handler for a signal (proc_pid_status(5), SigCgt)."""
+    fields = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    return bool(int(fields["SigCgt"], 16) >> (number - 1) & 1)
+
+
 def _write_config(folder: Path, *, endpoint: str = "", socket_folder: str = "") -> Path:
     file = folder / "qrm.toml"
     run = socket_folder or str(folder / "run")
@@ -100,6 +106,9 @@ def test_service(tmp_path: Path) -> None:
                 assert process.poll() is None
                 time.sleep(0.05)
         assert status.socket == f"{tmp_path}/run/qrm.sock"
+        while not _catches(process.pid, signal.SIGHUP):  # a moment after it answers
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
         process.send_signal(signal.SIGHUP)
         process.terminate()
         out, err = process.communicate(timeout=PATIENCE)

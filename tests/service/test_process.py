@@ -186,16 +186,15 @@ async def test_a_reload_changes_what_may_change(tmp_path: Path) -> None:
 
 async def test_the_metrics_page_shows_what_happened(tmp_path: Path) -> None:
     """Calls by method and code, steps, refusals, allocations and free CPUs are there to be scraped."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    pid = os.getpid()
+    listen = f"127.{pid >> 16 & 127}.{pid >> 8 & 255}.{pid & 255}:9317"  # no other process has it
     async with under_test(tmp_path, more="[upkeep]\ndrift_seconds = 0.1\n") as under:
-        with metrics_page(f"127.0.0.1:{port}", under.node.metrics.registry):
+        with metrics_page(listen, under.node.metrics.registry):
             await under.kubelet.start_pod(dedicated("db", 2))
             with pytest.raises(Exception, match="asked 8"):
                 await under.kubelet.start_pod(dedicated("big", 8))
             await until(lambda: under.node.metrics.allocations.labels("dedicated_cores")._value.get() == 1)
-            page = await asyncio.to_thread(_get, f"http://127.0.0.1:{port}/metrics")
+            page = await asyncio.to_thread(_get, f"http://{listen}/metrics")
     assert 'qrm_calls_total{code="OK",method="CreateContainer"} 1.0' in page
     assert 'qrm_calls_total{code="RESOURCE_EXHAUSTED",method="CreateContainer"} 1.0' in page
     assert 'qrm_refusals_total{reason="does not fit"} 1.0' in page
@@ -207,7 +206,7 @@ async def test_the_metrics_page_shows_what_happened(tmp_path: Path) -> None:
 
 
 def _get(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=10) as reply:  # noqa: S310 - our own page
+    with urllib.request.urlopen(url, timeout=PATIENCE) as reply:  # noqa: S310 - our own page
         text: str = reply.read().decode()
         return text
 
