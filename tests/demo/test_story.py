@@ -40,6 +40,7 @@ def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Where simulated nodes are put: in memory if possible, with a path that is short enough for sockets."""
     with tempfile.TemporaryDirectory(dir=stage.MEMORY if os.access(stage.MEMORY, os.W_OK) else None) as name:
         monkeypatch.setattr(stage, "MEMORY", Path(name))
+        monkeypatch.setattr(judge, "SETTLE_SECONDS", PATIENCE)
         yield Path(name)
 
 
@@ -162,7 +163,7 @@ async def test_what_has_died_is_shown(simulated: Stage, monkeypatch: pytest.Monk
 
 async def test_who_runs_on_anothers_own_cpus_is_shown(simulated: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """A ledger that gives CPUs away twice is wrong even where the kernel does as it says."""
-    monkeypatch.setattr(judge, "SETTLE_SECONDS", 1.0)
+    monkeypatch.setattr(judge, "SETTLE_SECONDS", 0.1)
     cast = cast_for(simulated.machine)
     actors = {each.name: Actor(await simulated.kubelet.start_pod(each)) for each in (cast.web, cast.database)}
     node = simulated.node
@@ -170,6 +171,9 @@ async def test_who_runs_on_anothers_own_cpus_is_shown(simulated: Stage, monkeypa
     assert web
     node.book.put(replace(web, allocations={CPU: replace(web.allocations[CPU], cpus=simulated.machine.online)}))
     node.placements.due.set()
+    async with asyncio.timeout(PATIENCE):
+        while await simulated.cpus(actors["web"].id) != simulated.machine.online:
+            await asyncio.sleep(0.01)
     rows = await judge.settled(simulated, actors)
     assert [row.problem for row in rows] == ["0-1,16-17 is another's own", ""]
 
