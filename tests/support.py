@@ -25,6 +25,8 @@ from qrm.topology.generate import Layout, write_sysfs
 TWO_NODES = Layout(nodes_per_socket=2, l3_per_socket=2, cores_per_socket=8)
 """8 CPUs without SMT, 0-3 on NUMA node 0 and 4-7 on node 1."""
 
+PATIENCE = 60.0
+"""Seconds after which something that has to happen does not any more, on however busy a machine."""
 MIB = 1 << 20
 HOSTS_OWN = '[isolation]\nrdt = "off"\nio_cost = "off"\nnetwork = "off"\n'
 """What is not a pod's own is this machine's, which may be in use."""
@@ -66,6 +68,7 @@ def config_text(folder: Path, endpoint: str, *, more: str = "", layout: Layout |
         socket = "{folder}/run/qrm.sock"
         admin_socket = "{folder}/run/admin.sock"
         pod_resources_socket = "{folder}/run/pod-resources.sock"
+        budget_seconds = {PATIENCE}
         [state]
         directory = "{folder}/state"
         [metrics]
@@ -117,7 +120,7 @@ class UnderTest:
                 assert self.kernel_cpus(record.container_id) == str(record.cpus)
 
 
-async def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+async def until(condition: Callable[[], bool], seconds: float = PATIENCE) -> None:
     """Wait until `condition` holds; an assertion fails where it does not within `seconds`."""
     async with asyncio.timeout(seconds):
         while not condition():
@@ -144,8 +147,25 @@ async def under_test(
 
 async def wait_ready(node: Node) -> None:
     """Wait until the node has compared its ledger with the runtime."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         await node.context.ready.wait()
+
+
+async def answering(kubelet: KubeletClient) -> None:
+    """Wait until the runtime answers, after a restart or a cut, as kubelet's next try would find.
+
+    To wait for a connection is not enough: a call can begin on one that is about to be found broken.
+    """
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            try:
+                await kubelet.version(wait=True)
+            except grpc.aio.AioRpcError as error:
+                if error.code() is not grpc.StatusCode.UNAVAILABLE:
+                    raise
+                await asyncio.sleep(0.05)
+            else:
+                return
 
 
 async def refused(call: Awaitable[object]) -> str:

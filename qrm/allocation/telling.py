@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 
 import structlog
@@ -18,7 +19,7 @@ from qrm.allocator import ContainerKey
 from qrm.cpuset import CPUSet
 from qrm.enforcement.locks import ContainerLocks
 from qrm.enforcement.pushes import Outcome, Pusher
-from qrm.errors import QrmError
+from qrm.errors import LedgerError, QrmError
 from qrm.ledger.record import CPU, Record
 
 log = structlog.get_logger(__name__)
@@ -44,9 +45,22 @@ class Teller:
         async with self.locks.of(record.container_id):
             return await self.push_locked(record.container_id, mems=mems)
 
+    async def durable(self, container_id: str) -> Record | None:
+        """The container's line, durable where something of it is due.
+
+        Else a crash would leave a container that was told what its line does not say, and nobody would know before the
+        next comparison with the kernel. With a disk that takes nothing a container may still be told to leave CPUs.
+        """
+        record = self._book.ledger.find(container_id)
+        if record is None or not (record.push_due or record.mems_due) or self._book.ledger.is_durable(record.key):
+            return record
+        with suppress(LedgerError):
+            await self._book.ledger.flush()
+        return self._book.ledger.find(container_id)
+
     async def push_locked(self, container_id: str, *, mems: bool = False) -> Outcome:
         """As `push`, for a caller that holds the container's lock. What the runtime confirms is written down."""
-        record = self._book.ledger.find(container_id)
+        record = await self.durable(container_id)
         if record is None:
             return Outcome.APPLIED
         cpus = self._tellable(record)

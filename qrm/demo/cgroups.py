@@ -21,7 +21,7 @@ from qrm.errors import QrmError
 from qrm.units import MAX_SHARES, MIN_SHARES
 
 _V2_CONTROLLERS = ("cpuset", "cpu", "io", "memory", "hugetlb", "pids")
-_PATIENCE = 10.0
+_PATIENCE = 60.0
 _INTERVAL = 0.02
 
 

@@ -46,7 +46,7 @@ class ContainerCalls:
         reservation = await self._replan(record, asked, serialised)
         try:
             async with self._placements.teller.locks.of(message.container_id):
-                record = self._ledger.find(message.container_id) or record
+                record = await self._placements.teller.durable(message.container_id) or record
                 pin(message.linux, record)
                 wanted = wanted_files(replace(record, asked=serialised), self._files)
                 self._files.put(message.linux, wanted)

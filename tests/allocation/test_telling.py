@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from pathlib import Path
 
 import grpc
+import pytest
 
 from qrm.allocation.book import Book
 from qrm.allocation.planner import Planner
@@ -22,7 +24,7 @@ from qrm.enforcement.processes import Processes
 from qrm.enforcement.pushes import Pusher
 from qrm.enforcement.runtime import ContainerDetails
 from qrm.ledger.record import CPU, Record
-from qrm.ledger.store import open_ledger
+from qrm.ledger.store import Ledger, open_ledger
 from qrm.metrics import Metrics
 from qrm.topology.generate import write_sysfs
 from qrm.topology.sysfs import read_machine
@@ -65,13 +67,22 @@ def teller(folder: Path, runtime: Runtime, *records: Record) -> Teller:
     return Teller(book, Pusher(runtime, files, Metrics()), ContainerLocks())  # type: ignore[arg-type]
 
 
-async def test_what_another_creation_has_taken_off_counts_for_both(tmp_path: Path) -> None:
-    """It gains CPUs that are not durably free yet: the second push has nothing to say, and nothing is wrong."""
+@pytest.mark.parametrize(("full", "told"), [(True, "2-3"), (False, "2-7")])
+async def test_what_another_creation_has_taken_off_counts_for_both(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: bool, told: str
+) -> None:
+    """On a full disk what it gains cannot be durably free: the second push has nothing to say, and nothing is wrong."""
+
+    def write(*_: object) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    if full:
+        monkeypatch.setattr(Ledger, "_write", write)
     runtime = Runtime()
     moving = record("moving", "2-7", "0-3", container_id="c1")
     tells = teller(tmp_path, runtime, moving)
     await asyncio.gather(*(tells.shrink(record(uid, "0-1"), [moving.key]) for uid in ("first", "second")))
-    assert runtime.told == ["2-3"]
+    assert runtime.told == [told]
 
 
 async def test_who_cannot_be_taken_off_is_named(tmp_path: Path) -> None:

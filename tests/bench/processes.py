@@ -26,7 +26,7 @@ from qrm.topology.generate import Layout, write_sysfs
 
 ROOT = Path(__file__).parents[2]
 _MEMORY = Path("/dev/shm")  # noqa: S108 - not a file of our own
-_STARTING, _STOPPING = 60.0, 20.0
+_STARTING, _STOPPING = 60.0, 60.0
 """Seconds that a process may take to serve, and to end."""
 
 

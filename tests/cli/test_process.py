@@ -29,14 +29,19 @@ from qrm.service.api import ResetReport
 from qrm.service.serve import running
 from qrm.topology.generate import write_sysfs
 from tests.cli.conftest import assert_told, invoke
-from tests.support import TWO_NODES, config, dedicated, until, wait_ready
+from tests.support import PATIENCE, TWO_NODES, config, dedicated, until, wait_ready
 
 QRM = (sys.executable, "-m", "qrm.cli.main")
 
 
 def _run(*arguments: str, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*QRM, *arguments], input=stdin, capture_output=True, text=True, timeout=60, env={**os.environ, **environment}
+        [*QRM, *arguments],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        env={**os.environ, **environment},
     )
 
 
@@ -55,6 +60,12 @@ def _started(*arguments: str) -> Iterator[subprocess.Popen[str]]:
             yield process
         finally:
             process.kill()
+
+
+def _catches(pid: int, number: signal.Signals) -> bool:
+    """Whether a process has a handler for a signal (proc_pid_status(5), SigCgt)."""
+    fields = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    return bool(int(fields["SigCgt"], 16) >> (number - 1) & 1)
 
 
 def _write_config(folder: Path, *, endpoint: str = "", socket_folder: str = "") -> Path:
@@ -85,7 +96,7 @@ def test_service(tmp_path: Path) -> None:
     """`qrm serve` answers on its sockets with the settings of its file, logs to standard error, and ends on SIGTERM."""
     file = _write_config(tmp_path)
     with _started("serve", "--config", str(file)) as process:
-        client, deadline = Client(tmp_path / "run/admin.sock"), time.monotonic() + 30
+        client, deadline = Client(tmp_path / "run/admin.sock"), time.monotonic() + PATIENCE
         while True:
             try:
                 status = client.status()
@@ -95,9 +106,12 @@ def test_service(tmp_path: Path) -> None:
                 assert process.poll() is None
                 time.sleep(0.05)
         assert status.socket == f"{tmp_path}/run/qrm.sock"
+        while not _catches(process.pid, signal.SIGHUP):  # a moment after it answers
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
         process.send_signal(signal.SIGHUP)
         process.terminate()
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0
     assert out == ""
     assert f"event=reloaded file={file}" in err
@@ -109,7 +123,7 @@ def test_plugin_serve(tmp_path: Path) -> None:
     (tmp_path / "plugins").mkdir()
     file = _write_config(tmp_path)
     with _started("plugin", "serve", "cpu", "--directory", str(tmp_path / "plugins"), "--config", str(file)) as process:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE
         while not (tmp_path / "plugins/qrm-cpu.sock").exists():
             assert time.monotonic() < deadline
             time.sleep(0.05)
@@ -127,7 +141,7 @@ def test_plugin_serve(tmp_path: Path) -> None:
 
         assert asyncio.run(placed()) == "0-1"
         process.terminate()
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0
     assert "event=allocated" in err
 
@@ -178,7 +192,7 @@ def test_interrupted(tmp_path: Path) -> None:
             listener.accept()[0].close()  # the command's knock, before its call
             connection, _ = listener.accept()
             process.send_signal(signal.SIGINT)
-            out, err = process.communicate(timeout=30)
+            out, err = process.communicate(timeout=PATIENCE)
             connection.close()
     assert process.returncode == 130, err
     assert (out, "Traceback" in err) == ("", False)
@@ -193,7 +207,7 @@ def test_closed_pipe(tmp_path: Path) -> None:
     """A reader that goes away early, such as head, is no error to talk about."""
     write_sysfs(TWO_NODES, tmp_path)
     command = f"{' '.join(QRM)} topology --sysfs {tmp_path} 2>{tmp_path}/errors | true"
-    subprocess.run(["sh", "-c", command], check=True, timeout=60)
+    subprocess.run(["sh", "-c", command], check=True, timeout=PATIENCE)
     assert "Traceback" not in (tmp_path / "errors").read_text()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
@@ -17,11 +18,9 @@ from qrm.demo.pods import ContainerSpec, Pod
 from qrm.metrics import Metrics
 from qrm.service.node import Node
 from qrm.service.serve import running
-from tests.support import HOSTS_OWN, MIB, config, until, wait_ready
+from tests.support import HOSTS_OWN, MIB, PATIENCE, config, until, wait_ready
 
 DRIFT_SECONDS = 0.3
-PATIENCE = 20.0
-"""Seconds after which something that has to happen does not any more."""
 TELL = (
     "/bin/sh",
     "-c",
@@ -105,9 +104,12 @@ class Site:
         await self._stack.aclose()
 
     async def first_words(self, container_id: str) -> CPUSet:
-        """Where the container ran at its first instructions, by what it wrote down itself."""
-        written = await self.kubelet.exec_sync(container_id, ["cat", "/tmp/first"])  # noqa: S108, a container's own
-        return CPUSet.parse(written.stdout.decode().partition(":")[2])
+        """Where the container ran at its first instructions, by what it wrote down itself, once it has."""
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                written = await self.kubelet.exec_sync(container_id, ["cat", "/tmp/first"])  # noqa: S108, its own
+                if written.stdout.endswith(b"\n"):
+                    return CPUSet.parse(written.stdout.decode().partition(":")[2])
 
     async def info(self, container_id: str) -> Any:
         """containerd's own record of a container."""

@@ -12,9 +12,9 @@ import pytest
 from qrm.demo.kubelet import RunningPod
 from qrm.ledger.record import Mark
 from qrm.service.reset import reset
-from tests.support import until
+from tests.support import PATIENCE, answering, until
 
-from .site import PATIENCE, Site, dedicated, shared
+from .site import Site, dedicated, shared
 
 pytestmark = pytest.mark.containerd
 
@@ -73,7 +73,7 @@ async def test_containerd_restarts_under_qrm(site: Site) -> None:
     web, db = await both(site)
     before = site.cpus(web), site.cpus(db)
     await site.containerd.restart()
-    await site.direct.version(wait=True)
+    await answering(site.direct)
     async with asyncio.timeout(PATIENCE):
         while not await answers(site):
             await asyncio.sleep(0.05)

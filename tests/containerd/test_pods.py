@@ -13,9 +13,9 @@ from qrm.cpuset import CPUSet
 from qrm.demo.kubelet import RunningPod
 from qrm.demo.pods import container_resources
 from qrm.wire import cri_pb2
-from tests.support import refused, until
+from tests.support import PATIENCE, refused, until
 
-from .site import PATIENCE, Site, dedicated, shared
+from .site import Site, dedicated, shared
 
 pytestmark = pytest.mark.containerd
 

@@ -33,14 +33,12 @@ from qrm.ledger.codec import decode
 from qrm.ledger.record import CPU, Record
 from qrm.service import api
 from qrm.wire import cri_pb2
-from tests.support import config, config_text
+from tests.support import PATIENCE, config, config_text
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 MACHINE = CPUSet(range(8))
 NO_ROUNDS = "[upkeep]\ndrift_seconds = 3600"
 """What a restart does not put right is not to be put right by the next round of upkeep."""
-PATIENCE = 20.0
-"""Seconds after which something that has to happen does not any more."""
 
 Answer = TypeVar("Answer")
 

@@ -87,7 +87,7 @@ def test_what_still_runs_in_a_pod_is_killed() -> None:
                 inner = procs.parent / "container"
                 inner.mkdir()
                 (inner / "cgroup.procs").write_text(str(sleeper.pid))
-            assert sleeper.wait(timeout=30) == -9
+            assert sleeper.wait(timeout=60) == -9
         finally:
             sleeper.kill()
     assert cgroup_file(ROOT, "cgroup.procs") is None

@@ -15,6 +15,7 @@ from qrm.demo.kubelet import KubeletClient, RunningPod
 from qrm.demo.pods import ContainerSpec, Pod
 from qrm.errors import QrmError
 from qrm.wire import cri_pb2
+from tests.support import answering
 
 POD = (ContainerSpec("main", cpu_request=100),)
 
@@ -42,13 +43,13 @@ async def test_containers_outlive_a_restart_and_a_crash(containerd_folder: Path,
     ):
         running = await kubelet.start_pod(Pod("web", POD))
         await containerd.restart()
-        await kubelet.version(wait=True)
+        await answering(kubelet)
         await containerd.kill()
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await kubelet.version()
         assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
         await containerd.start()
-        await kubelet.version(wait=True)
+        await answering(kubelet)
         (container,) = await kubelet.containers()
         assert (container.id, container.state) == (running.containers["main"], cri_pb2.CONTAINER_RUNNING)
         await kubelet.end_pod(running)

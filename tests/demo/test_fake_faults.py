@@ -14,6 +14,7 @@ from qrm.demo.kubelet import KubeletClient
 from qrm.demo.pods import ContainerSpec, Pod
 from qrm.errors import QrmError
 from qrm.wire import cri_pb2
+from tests.support import PATIENCE, answering
 
 MAIN = ContainerSpec("main", cpu_request=500)
 POD = Pod("web", (MAIN,))
@@ -22,7 +23,7 @@ INTERNAL, UNAVAILABLE = grpc.StatusCode.INTERNAL, grpc.StatusCode.UNAVAILABLE
 
 @pytest.fixture
 async def kubelet(fake: FakeRuntime) -> AsyncIterator[KubeletClient]:
-    async with KubeletClient(fake.endpoint, timeout=30) as client:
+    async with KubeletClient(fake.endpoint, timeout=PATIENCE) as client:
         yield client
 
 
@@ -87,7 +88,7 @@ async def test_a_call_can_be_done_after_its_client_gave_up(fake: FakeRuntime) ->
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await hasty.run_pod(POD)
         assert code_of(caught) == grpc.StatusCode.DEADLINE_EXCEEDED
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             while not await patient.pods():
                 await asyncio.sleep(0.01)
 
@@ -98,7 +99,7 @@ async def test_the_connection_can_be_cut(fake: FakeRuntime, kubelet: KubeletClie
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await kubelet.run_pod(POD)
     assert code_of(caught) == UNAVAILABLE
-    await kubelet.version(wait=True)
+    await answering(kubelet)
     assert len(await kubelet.pods()) == pods
 
 
@@ -138,7 +139,7 @@ async def test_a_restart_keeps_what_runs(fake: FakeRuntime, kubelet: KubeletClie
             await broken
         assert code_of(caught) == UNAVAILABLE
     await fake.start()
-    await kubelet.version(wait=True)
+    await answering(kubelet)
     (container,) = await kubelet.containers()
     assert (container.id, container.state) == (running.containers["main"], cri_pb2.CONTAINER_RUNNING)
 

@@ -14,13 +14,14 @@ from qrm.demo.fake_runtime import FakeRuntime
 from qrm.demo.kubelet import KubeletClient
 from qrm.demo.pods import ContainerSpec, Pod
 from qrm.wire import cri_pb2
+from tests.support import PATIENCE
 
 MAIN = ContainerSpec("main", cpu_request=500, cpu_limit=1500, memory_limit=64 << 20)
 
 
 @pytest.fixture
 async def kubelet(fake: FakeRuntime) -> AsyncIterator[KubeletClient]:
-    async with KubeletClient(fake.endpoint, timeout=30) as client:
+    async with KubeletClient(fake.endpoint, timeout=PATIENCE) as client:
         yield client
 
 
@@ -153,6 +154,6 @@ async def test_an_echo_sees_deadlines_and_cancellation(fake: FakeRuntime, channe
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await unary(channel, "Wait")(b"", timeout=2)
     assert caught.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         while not fake.echo.cancelled:
             await asyncio.sleep(0.01)

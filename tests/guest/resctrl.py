@@ -30,7 +30,7 @@ _REGISTER = (0xC90).to_bytes(4, "little")
 _READ_BACK = 0xFFFFF
 _NEAR = 120
 """Bytes of code before the compare in which the register is named."""
-_CONNECT_SECONDS = 20
+_CONNECT_SECONDS = 120
 _UNPACK = {b"\x28\xb5\x2f\xfd": ("zstd", "-dcq"), b"\xfd7zXZ\0": ("xz", "-dcq")}
 _LOAD = 1
 """PT_LOAD, elf(5)."""

@@ -8,9 +8,9 @@ import pytest
 
 from .vm import GuestResult, default_cache, prepare, run
 
-pytestmark = [pytest.mark.guest, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.guest, pytest.mark.timeout(1800)]
 
-BOOT_TIMEOUT = 600
+BOOT_TIMEOUT = 1500
 LIMIT = 2 << 20
 HDD = (
     "ctrl=user model=linear rbps=174019176 rseqiops=41708 rrandiops=370 wbps=178075866 wseqiops=42705 wrandiops=378",
@@ -24,7 +24,7 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> GuestResult:
     """The guest's exit code and console."""
     script = tmp_path_factory.mktemp("guest") / "disks.sh"
     script.write_text("exec python -m tests.guest.inside.disks\n")
-    return run(prepare(default_cache()), script, timeout=BOOT_TIMEOUT)
+    return run(prepare(default_cache()), script, cpus=2, counted=True, timeout=BOOT_TIMEOUT)
 
 
 @pytest.fixture(scope="module")

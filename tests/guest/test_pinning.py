@@ -8,11 +8,11 @@ from qrm.cpuset import CPUSet
 
 from .vm import GuestResult, default_cache, prepare, run
 
-pytestmark = [pytest.mark.guest, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.guest, pytest.mark.timeout(1800)]
 
 NODES = CPUSet.parse("0-3"), CPUSet.parse("4-7")
 MACHINE = NODES[0] | NODES[1]
-BOOT_TIMEOUT = 600
+BOOT_TIMEOUT = 1500
 
 
 @pytest.fixture(scope="module")

@@ -9,9 +9,9 @@ import pytest
 
 from .vm import GuestResult, default_cache, prepare, run
 
-pytestmark = [pytest.mark.guest, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.guest, pytest.mark.timeout(1800)]
 
-BOOT_TIMEOUT = 600
+BOOT_TIMEOUT = 1500
 THEIRS = "theirs:['L3:0=ff;1=fffff']"
 WHOLE = ".:['L3:0=fffff;1=fffff']"
 LENT = "qrm-reclaimed:['L3:0=3f;1=3f']"

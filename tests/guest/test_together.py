@@ -8,12 +8,12 @@ from qrm.cpuset import CPUSet
 
 from .vm import GuestResult, default_cache, prepare, run
 
-pytestmark = [pytest.mark.guest, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.guest, pytest.mark.timeout(1800)]
 
 NODES = {"0": CPUSet.parse("0-3"), "1": CPUSet.parse("4-7")}
 NICS = {"0": "left", "1": "right"}
 BOTH = "0-1"
-BOOT_TIMEOUT = 600
+BOOT_TIMEOUT = 1500
 
 
 @pytest.fixture(scope="module")

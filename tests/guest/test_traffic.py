@@ -8,9 +8,9 @@ import pytest
 
 from .vm import GuestResult, default_cache, prepare, run
 
-pytestmark = [pytest.mark.guest, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.guest, pytest.mark.timeout(1800)]
 
-BOOT_TIMEOUT = 600
+BOOT_TIMEOUT = 1500
 
 
 @pytest.fixture(scope="module")
@@ -18,7 +18,7 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> GuestResult:
     """The guest's exit code and console."""
     script = tmp_path_factory.mktemp("guest") / "traffic.sh"
     script.write_text("exec python -m tests.guest.inside.traffic\n")
-    return run(prepare(default_cache()), script, timeout=BOOT_TIMEOUT)
+    return run(prepare(default_cache()), script, cpus=2, counted=True, timeout=BOOT_TIMEOUT)
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,9 @@ import pytest
 
 from .vm import GuestError, GuestResult, Kernel, default_cache, prepare, run
 
-pytestmark = [pytest.mark.guest, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.guest, pytest.mark.timeout(1800)]
 
-BOOT_TIMEOUT = 300
+BOOT_TIMEOUT = 1500
 
 LOOK_AROUND = """
 for node in 0 1; do echo "node$node=$(cat /sys/devices/system/node/node$node/cpulist)"; done

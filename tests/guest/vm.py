@@ -3,9 +3,9 @@
     kernel = prepare(default_cache())
     result = run(kernel, Path("tests/guest/some.sh"), timeout=300)
 
-The guest is emulated, so it needs no KVM; it is slow, and its clock may not be used to judge speed. It
-sees the host's folders read-only and keeps what it writes elsewhere in memory. `init.sh` and `session.sh`
-are its first process.
+The guest is emulated, so it needs no KVM; it is slow, and its clock may not be used to judge speed, unless it is
+`counted`. It sees the host's folders read-only and keeps what it writes elsewhere in memory. `init.sh` and
+`session.sh` are its first process.
 """
 
 from __future__ import annotations
@@ -58,6 +58,7 @@ def run(
     cpus: int = 8,
     memory_per_node: str = "2G",
     resctrl: bool = False,
+    counted: bool = False,
     timeout: float,
 ) -> GuestResult:
     """Boot a guest, run `script` in it as root from the root of the checkout, and power it off.
@@ -68,13 +69,15 @@ def run(
     /run, /tmp and /var, which are the guest's own, only the folder itself. The console is printed as it comes.
 
     Each node has half of the `cpus` and `memory_per_node` (a number with M or G), and where `resctrl` is asked for, a
-    cache whose ways the kernel believes it can allocate. GuestError says that the guest did not end by itself within
+    cache whose ways the kernel believes it can allocate. With `counted`, the guest's time is that of its instructions,
+    one each nanosecond on all CPUs together, and goes on at once where none has anything to do: rates that are measured
+    by its clock are the same however busy the host is. GuestError says that the guest did not end by itself within
     `timeout` seconds (it is then killed) or did not get to the script's end; a script that fails is no error here.
     """
     with tempfile.TemporaryDirectory(prefix="qrm-guest-") as folder:
         initrd = _build_initrd(Path(folder), kernel, script, _shared_folders(mounts))
         stub = Path(folder, "gdb") if resctrl else None
-        command = _qemu_command(kernel, initrd, cpus, memory_per_node, stub)
+        command = _qemu_command(kernel, initrd, cpus, memory_per_node, stub, counted=counted)
         address = probe.probe_address(kernel.image) if resctrl else 0
         console = _console_of(command, timeout, stub, address)
     found = list(re.finditer(rf"^{MARKER} (\d+)$", console, re.MULTILINE))
@@ -124,7 +127,9 @@ def _write_output(target: Path, *command: str, stdin: str = "") -> None:
         subprocess.run(command, input=stdin.encode(), stdout=output, check=True)
 
 
-def _qemu_command(kernel: Kernel, initrd: Path, cpus: int, memory_per_node: str, stub: Path | None) -> list[str]:
+def _qemu_command(
+    kernel: Kernel, initrd: Path, cpus: int, memory_per_node: str, stub: Path | None, *, counted: bool
+) -> list[str]:
     """An emulated machine that ends when the guest powers off or panics, or when this process dies.
 
     With `stub`, it waits stopped until GDB's protocol is spoken there.
@@ -134,14 +139,10 @@ def _qemu_command(kernel: Kernel, initrd: Path, cpus: int, memory_per_node: str,
         raise GuestError(f"two equal nodes cannot be made of {cpus} CPUs and {memory_per_node} of memory each")
     half = cpus // 2
     command = ["setpriv", "--pdeathsig", "KILL", QEMU, "-nodefaults", "-no-user-config", "-display", "none"]
-    command += [
-        "-accel",
-        "tcg,thread=multi",
-        "-cpu",
-        probe.CPU_MODEL if stub else _CPU_MODEL,
-        "-smp",
-        f"{cpus},sockets=2,cores={half}",
-    ]
+    command += (
+        ["-accel", "tcg,thread=single", "-icount", "shift=0,sleep=off"] if counted else ["-accel", "tcg,thread=multi"]
+    )
+    command += ["-cpu", probe.CPU_MODEL if stub else _CPU_MODEL, "-smp", f"{cpus},sockets=2,cores={half}"]
     command += ["-m", f"{2 * int(amount[1])}{amount[2]}"]
     for node in (0, 1):
         command += ["-object", f"memory-backend-ram,id=memory{node},size={memory_per_node}"]

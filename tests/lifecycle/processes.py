@@ -18,9 +18,9 @@ import psutil
 
 from qrm.config import parse
 from qrm.service.sockets import listening_aside
+from tests.support import PATIENCE
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-_PATIENCE = 30.0
 ACTIVATED = """
 import os, sys
 for place, number in enumerate(sys.argv[1].split(",")):
@@ -40,7 +40,7 @@ class Running:
 
     async def said(self, event: str) -> None:
         """Wait until the log has an event."""
-        async with asyncio.timeout(_PATIENCE):
+        async with asyncio.timeout(PATIENCE):
             while f"event={event}" not in self.log.read_text():
                 assert self.process.returncode in (None, 0), self.log.read_text()
                 await asyncio.sleep(0.01)
@@ -82,7 +82,7 @@ class Succession:
         before, begun = self.now, time.monotonic()
         if self.activated:
             before.process.terminate()
-            async with asyncio.timeout(_PATIENCE):
+            async with asyncio.timeout(PATIENCE):
                 assert await before.process.wait() == 0, before.log.read_text()
             await self._start()
         else:
@@ -110,7 +110,7 @@ class Succession:
         """End the last one where it runs, and wait until nothing of the others is left."""
         if self.now.process.returncode is None:
             self.now.process.terminate()
-        async with asyncio.timeout(_PATIENCE):
+        async with asyncio.timeout(PATIENCE):
             for each in self.all:
                 assert await each.process.wait() == 0, each.log.read_text()
                 await each.said("stopped")

@@ -16,12 +16,13 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support import PATIENCE
+
 UNITS = Path(__file__).parents[2] / "systemd"
 CHECKOUT = Path(__file__).resolve().parents[2]
 _SYSTEMD = "/lib/systemd/systemd"
 _TARGETS = ("basic", "multi-user", "shutdown", "sockets", "sysinit", "umount")
 _ETC = ("group", "ld.so.cache", "os-release", "passwd")
-_PATIENCE = 30.0
 
 _BOOT = """
 set -e
@@ -75,7 +76,7 @@ class Systemd:
         process = await asyncio.create_subprocess_exec(
             *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
         )
-        async with asyncio.timeout(_PATIENCE):
+        async with asyncio.timeout(PATIENCE):
             output, _ = await process.communicate()
         assert process.returncode == 0, f"{arguments}: {output.decode()}"
         return output.decode()
@@ -83,6 +84,10 @@ class Systemd:
     async def show(self, name: str, unit: str = "qrm.service") -> str:
         """A property of a unit."""
         return (await self.control("show", "--value", f"--property={name}", unit)).strip()
+
+    def add(self, unit: str, name: str, text: str) -> None:
+        """Write a drop-in of a unit, which holds from the next daemon-reload on."""
+        Path(self.folder, "etc/systemd/system", f"{unit}.d", f"{name}.conf").write_text(text)
 
     def signal(self, pid: str, number: signal.Signals) -> None:
         """Send a signal to a process, named as systemd names it."""
@@ -139,7 +144,7 @@ def _install(folder: Path, configuration: str, more: str) -> None:
 
 async def _first_child(parent: int) -> int:
     """The process that unshare has forked, once it is systemd and answers."""
-    async with asyncio.timeout(_PATIENCE):
+    async with asyncio.timeout(PATIENCE):
         while True:
             with suppress(OSError, ValueError):
                 child = int(Path(f"/proc/{parent}/task/{parent}/children").read_text())
@@ -150,7 +155,7 @@ async def _first_child(parent: int) -> int:
 
 async def _remove(cgroup: Path) -> None:
     """The cgroups of what has been killed; they are empty in a moment."""
-    async with asyncio.timeout(_PATIENCE):
+    async with asyncio.timeout(PATIENCE):
         while cgroup.exists():
             for each in [*sorted(cgroup.rglob("*/"), reverse=True), cgroup]:
                 with suppress(OSError):

@@ -9,7 +9,7 @@ import pytest
 
 from qrm.demo.fake_runtime import FakeRuntime
 from qrm.demo.kubelet import KubeletClient
-from tests.support import config_text, dedicated, pod, refused, until
+from tests.support import PATIENCE, config_text, dedicated, pod, refused, until
 
 from .load import Load
 from .processes import succession
@@ -27,7 +27,7 @@ async def test_no_call_fails_while_qrm_is_replaced(tmp_path: Path, activated: bo
         text = config_text(tmp_path, fake.endpoint)
         async with (
             succession(tmp_path, text, activated=activated) as qrm,
-            KubeletClient(f"unix://{tmp_path}/run/qrm.sock") as kubelet,
+            KubeletClient(f"unix://{tmp_path}/run/qrm.sock", connect=PATIENCE) as kubelet,
         ):
             load = Load(kubelet, lambda name: pod(name, 500), lambda name: dedicated(name, 1), grace=2)
             async with load.running() as tally:

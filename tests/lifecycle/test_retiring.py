@@ -20,7 +20,7 @@ from qrm.service.entrance import enter
 from qrm.service.server import Server, start
 from tests.crash.world import lines_of
 from tests.enforcement.isolation.test_enforcer import Faulty
-from tests.support import config, dedicated, pod, refused, until, wait_ready
+from tests.support import answering, config, dedicated, pod, refused, until, wait_ready
 
 MORE = "[upkeep]\ndrift_seconds = 3600\n"
 """What happens is not to be the next round's doing."""
@@ -156,7 +156,7 @@ async def test_the_return_of_the_runtime_is_noticed_once(tmp_path: Path) -> None
                 await fake.start()
                 await kubelet.version()
                 await until(lambda each=unseen: ledger.find(each.containers["c0"]) is not None)  # type: ignore[misc]
-                await direct.version(wait=True)
+                await answering(direct)
                 await kubelet.end_pod(await kubelet.start_pod(pod("later")))
                 assert len(fake.calls_of("ListContainers")) == 1
             await under.retire()

@@ -14,7 +14,7 @@ import pytest
 from qrm.demo.fake_runtime import FakeRuntime
 from qrm.demo.kubelet import KubeletClient
 from qrm.topology.generate import write_sysfs
-from tests.support import TWO_NODES, dedicated, pod, refused, until
+from tests.support import PATIENCE, TWO_NODES, answering, dedicated, pod, refused, until
 
 from .load import Load
 from .systemd import Systemd, systemd
@@ -27,10 +27,14 @@ metrics.listen = ""
 host = {{ sysfs = "{folder}/sys", proc = "{folder}/proc", cgroup = "{folder}/cgroup" }}
 """
 HERE = """
-WatchdogSec=1
 # Lower than our own is not for everybody to set.
 OOMScoreAdjust={score}
 """
+IMPATIENT = """
+[Service]
+WatchdogSec=5
+"""
+"""A watchdog that is worth waiting for, and that a process which merely waits for a CPU does not meet."""
 
 
 @dataclass
@@ -60,7 +64,7 @@ async def node(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Node]:
         configuration = CONFIGURATION.format(endpoint=fake.endpoint, folder=folder)
         async with systemd(folder, configuration, more=HERE.format(score=score)) as manager:
             await manager.control("start", "qrm.socket")
-            async with KubeletClient(f"unix://{manager.socket}") as kubelet:
+            async with KubeletClient(f"unix://{manager.socket}", connect=PATIENCE) as kubelet:
                 yield Node(manager, fake, kubelet)
 
 
@@ -110,11 +114,14 @@ async def test_a_restart_does_not_wait_for_long_calls(node: Node) -> None:
 
 async def test_a_process_that_hangs_is_replaced(node: Node) -> None:
     """The watchdog ends it, and calls are answered by another one."""
+    node.manager.add("qrm.service", "watchdog", IMPATIENT)
+    await node.manager.control("daemon-reload")
+    await node.manager.control("restart", "qrm")
     pid, restarts = await node.manager.show("MainPID"), int(await node.manager.show("NRestarts"))
     node.manager.signal(pid, signal.SIGSTOP)
     await node.serves(pid)
     assert int(await node.manager.show("NRestarts")) == restarts + 1
-    await node.kubelet.version(wait=True)
+    await answering(node.kubelet)
 
 
 async def test_nothing_is_left_at_the_end(node: Node) -> None:

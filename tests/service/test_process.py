@@ -11,8 +11,6 @@ import sys
 import urllib.request
 from pathlib import Path
 
-import grpc
-import grpc.aio
 import pytest
 from prometheus_client import CollectorRegistry
 
@@ -25,7 +23,7 @@ from qrm.service.notify import notify
 from qrm.service.serve import running
 from qrm.service.sockets import AlreadyRunning, only_instance, private_name
 from qrm.service.tasks import guarded, periodic
-from tests.support import config, dedicated, pod, under_test, until, wait_ready
+from tests.support import PATIENCE, answering, config, dedicated, pod, under_test, until, wait_ready
 
 
 async def test_the_sockets_are_for_their_owner_only(tmp_path: Path) -> None:
@@ -119,18 +117,6 @@ async def test_the_runtime_may_be_away_at_the_start(tmp_path: Path) -> None:
             assert node.book.ledger.find(started.containers["c0"]) is not None
 
 
-async def answering(kubelet: KubeletClient) -> None:
-    """Wait until the runtime's answers pass, as kubelet's next try would find."""
-    async with asyncio.timeout(20):
-        while True:
-            try:
-                await kubelet.version()
-            except grpc.aio.AioRpcError:
-                await asyncio.sleep(0.05)
-            else:
-                return
-
-
 async def test_signals_end_and_reload_the_real_process(tmp_path: Path) -> None:
     """`qrm serve` notifies systemd, reloads on SIGHUP, keeps the old settings where that fails, and ends on SIGTERM."""
     notified: list[str] = []
@@ -156,17 +142,17 @@ async def test_signals_end_and_reload_the_real_process(tmp_path: Path) -> None:
             )  # fmt: skip
             try:
                 loop = asyncio.get_running_loop()
-                async with asyncio.timeout(60):
+                async with asyncio.timeout(PATIENCE):
                     while notified.count("WATCHDOG=1") < 3 or "READY=1" not in notified:
                         notified.append((await loop.sock_recv(inbox, 100)).decode())
                 file.write_text(text + '[upkeep]\ndrift_seconds = 5\n[qos]\ndefault_level = "system_cores"\n')
                 process.send_signal(signal.SIGHUP)
-                async with asyncio.timeout(60):
+                async with asyncio.timeout(PATIENCE):
                     while notified.count("READY=1") < 2:
                         notified.append((await loop.sock_recv(inbox, 100)).decode())
                 file.write_text("[qos]\ndefault_level = 3\n")
                 process.send_signal(signal.SIGHUP)
-                async with asyncio.timeout(60):
+                async with asyncio.timeout(PATIENCE):
                     while notified.count("READY=1") < 3:
                         notified.append((await loop.sock_recv(inbox, 100)).decode())
                 async with KubeletClient(f"unix://{settings.shim.socket}") as kubelet:
@@ -200,16 +186,15 @@ async def test_a_reload_changes_what_may_change(tmp_path: Path) -> None:
 
 async def test_the_metrics_page_shows_what_happened(tmp_path: Path) -> None:
     """Calls by method and code, steps, refusals, allocations and free CPUs are there to be scraped."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    pid = os.getpid()
+    listen = f"127.{pid >> 16 & 127}.{pid >> 8 & 255}.{pid & 255}:9317"  # no other process has it
     async with under_test(tmp_path, more="[upkeep]\ndrift_seconds = 0.1\n") as under:
-        with metrics_page(f"127.0.0.1:{port}", under.node.metrics.registry):
+        with metrics_page(listen, under.node.metrics.registry):
             await under.kubelet.start_pod(dedicated("db", 2))
             with pytest.raises(Exception, match="asked 8"):
                 await under.kubelet.start_pod(dedicated("big", 8))
             await until(lambda: under.node.metrics.allocations.labels("dedicated_cores")._value.get() == 1)
-            page = await asyncio.to_thread(_get, f"http://127.0.0.1:{port}/metrics")
+            page = await asyncio.to_thread(_get, f"http://{listen}/metrics")
     assert 'qrm_calls_total{code="OK",method="CreateContainer"} 1.0' in page
     assert 'qrm_calls_total{code="RESOURCE_EXHAUSTED",method="CreateContainer"} 1.0' in page
     assert 'qrm_refusals_total{reason="does not fit"} 1.0' in page
@@ -221,7 +206,7 @@ async def test_the_metrics_page_shows_what_happened(tmp_path: Path) -> None:
 
 
 def _get(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=10) as reply:  # noqa: S310 - our own page
+    with urllib.request.urlopen(url, timeout=PATIENCE) as reply:  # noqa: S310 - our own page
         text: str = reply.read().decode()
         return text
 

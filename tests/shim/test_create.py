@@ -301,7 +301,7 @@ async def test_the_fail_table_is_what_happens(tmp_path: Path, cause: Cause, leve
     """For each of qrm's own failures and each level: refused with the reason, or passed on unmodified and marked."""
     with pytest.MonkeyPatch.context() as patch:
         async with under_test(tmp_path, more=QUIET) as under:
-            under.node.context.budget_seconds = 0.3
+            under.node.context.budget_seconds = 0.3 if cause is Cause.BUDGET else 60.0
             asking = pod("any", 1000, level=level)
             sandbox = await under.kubelet.run_pod(asking)
             FAILURES[cause](under, patch)

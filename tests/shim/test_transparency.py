@@ -13,7 +13,7 @@ import pytest
 
 from qrm.demo.kubelet import CHANNEL_OPTIONS, RUNTIME_SERVICE
 from qrm.enforcement.runtime import SERVICE
-from tests.support import UnderTest, until
+from tests.support import PATIENCE, UnderTest, until
 
 BIG = 16 * 1024 * 1024
 OPTIONS = [*CHANNEL_OPTIONS, ("grpc.max_receive_message_length", 2 * BIG)]
@@ -153,7 +153,7 @@ async def test_without_a_runtime_calls_fail_at_once_and_later_work(under: UnderT
     for path in (f"/{RUNTIME_SERVICE}/Version", SERVICE + "ListContainers"):
         assert (await converse(through, path, [b""])).code is grpc.StatusCode.UNAVAILABLE
     await under.fake.start()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         while (await converse(through, f"/{RUNTIME_SERVICE}/Version", [b""])).code is not grpc.StatusCode.OK:
             await asyncio.sleep(0.05)
 

@@ -17,20 +17,22 @@ from qrm.allocator.testing import machine, request
 from qrm.cpuset import CPUSet, NodeSet
 from qrm.wire import resource_plugin_pb2 as wire
 from tests.allocation.remote.fake import HANGS, Fails, FakePlugin
+from tests.support import until
 
 NODE = machine(sockets=2, cores_per_l3=4)
 ASKED = request("p", 2000, QosLevel.DEDICATED)
 ALIGNED = Options(alignment=True, pre_start=True)
-QUICK = Timeouts(1.5, 1.6)
+SILENT = Timeouts(1.5, 1.6)
+"""How long to wait for who does not answer."""
 FULL = Fails(grpc.StatusCode.UNKNOWN, "not enough cpus: 2 of 8")
 
 
 @asynccontextmanager
 async def plugin(
-    folder: Path, options: Options = ALIGNED, **answers: object
+    folder: Path, options: Options = ALIGNED, timeouts: Timeouts | None = None, **answers: object
 ) -> AsyncIterator[tuple[Plugin, FakePlugin]]:
     async with FakePlugin(folder / "p.sock", dict(answers)) as fake:
-        made = Plugin("cpu", str(fake.path), options, lambda: NODE, timeouts=QUICK)
+        made = Plugin("cpu", str(fake.path), options, lambda: NODE, timeouts=timeouts or Timeouts(60.0, 60.0))
         try:
             yield made, fake
         finally:
@@ -104,7 +106,8 @@ async def test_a_container_that_is_left_alone(tmp_path: Path) -> None:
     ],
 )
 async def test_failures(tmp_path: Path, failure: object, kind: type[Exception], text: str) -> None:
-    async with plugin(tmp_path, GetTopologyHints=failure, Allocate=failure) as (it, _):
+    timeouts = SILENT if failure is HANGS else None
+    async with plugin(tmp_path, timeouts=timeouts, GetTopologyHints=failure, Allocate=failure) as (it, _):
         for ask in (it.hints(ASKED), it.allocate(ASKED, None)):
             with pytest.raises(kind, match=text):
                 await ask
@@ -124,22 +127,24 @@ async def test_failures(tmp_path: Path, failure: object, kind: type[Exception], 
 async def test_refusals_that_are_not_about_room(tmp_path: Path, ask: Callable[[Plugin], Awaitable[object]]) -> None:
     names = ("RemovePod", "GetResourcesAllocation", "GetTopologyAwareResources", "GetResourcePluginOptions")
     more = ("GetTopologyAwareAllocatableResources", "PreStartContainer")
-    async with plugin(tmp_path, ALIGNED, **dict.fromkeys((*names, *more), FULL)) as (it, _):
+    async with plugin(tmp_path, ALIGNED, None, **dict.fromkeys((*names, *more), FULL)) as (it, _):
         with pytest.raises(PluginError, match="not enough cpus"):
             await ask(it)
 
 
 async def test_a_plugin_that_hangs_costs_only_its_caller(tmp_path: Path) -> None:
-    async with plugin(tmp_path, GetTopologyHints=HANGS, RemovePod=wire.RemovePodResponse()) as (it, _):
+    async with plugin(tmp_path, GetTopologyHints=HANGS, RemovePod=wire.RemovePodResponse()) as (it, fake):
         hanging = asyncio.ensure_future(it.hints(ASKED))
+        await until(lambda: bool(fake.calls))
         await it.remove_pod("q")
         assert not hanging.done()
+        await fake.server.stop(None)
         with pytest.raises(PluginUnavailable):
             await hanging
 
 
 async def test_nobody_there(tmp_path: Path) -> None:
-    it = Plugin("cpu", str(tmp_path / "gone.sock"), ALIGNED, lambda: NODE, timeouts=QUICK)
+    it = Plugin("cpu", str(tmp_path / "gone.sock"), ALIGNED, lambda: NODE)
     with pytest.raises(PluginUnavailable, match="is not there to answer Allocate"):
         await it.allocate(ASKED, None)
     await it.close()

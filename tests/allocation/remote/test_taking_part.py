@@ -25,7 +25,7 @@ from qrm.service.doctor import examine
 from qrm.service.node import Node
 from qrm.service.serve import running
 from qrm.topology.sysfs import read_machine
-from tests.support import UnderTest, config, dedicated, pod, under_test, until, wait_ready
+from tests.support import PATIENCE, UnderTest, config, dedicated, pod, under_test, until, wait_ready
 
 THREE = ("cpu", "memory", "nic")
 LOCAL = "[allocators.cpu]\n[allocators.memory]\n[allocators.nic]\n"
@@ -176,35 +176,43 @@ async def test_a_plugin_that_hangs_costs_nobody_else_time(tmp_path: Path) -> Non
     """Pods that ask for its resource wait for it and no longer than its timeout; others do not notice."""
     path = tmp_path / "hang.sock"
     release = asyncio.Event()
+    hanging: list[asyncio.StreamWriter] = []
 
     async def hang(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        hanging.append(writer)
         await release.wait()
         writer.close()
         await writer.wait_closed()
+        hanging.remove(writer)
 
     server = await asyncio.start_unix_server(hang, str(path))
     async with under_test(tmp_path) as under:
-        crew = under.node.crew
-        crew._plugins["example.com/slow"] = Plugin(
-            "example.com/slow",
-            f"unix://{path}",
-            Options(pre_start=False, alignment=True, reconcile=False),
-            lambda: under.node.planner.machine,
-            timeouts=Timeouts(call=1.0, pre_start=1.0),
-        )
-        slow = pod("slow", annotations={"qrm.io/resources": '{"c0": {"example.com/slow": "1"}}'})
-        sandbox = await under.kubelet.run_pod(slow)
-        waiting = asyncio.create_task(under.kubelet.create_container(sandbox, slow, slow.containers[0]))
-        await asyncio.sleep(0.05)
+        waiting = await _wants_slow(under, "patient", path, PATIENCE)
+        await until(lambda: bool(hanging))
         for number in range(5):
             await under.kubelet.start_pod(pod(f"quick{number}"))
         assert not waiting.done()
-        container = await waiting
+        waiting.cancel()
+        await under.node.crew.close()
+        container = await (await _wants_slow(under, "hasty", path, 1.0))
         assert under.record(container).mark is Mark.UNMANAGED
     release.set()
     server.close()
-    await server.wait_closed()
-    await asyncio.sleep(0.1)
+    await until(lambda: not hanging)
+
+
+async def _wants_slow(under: UnderTest, name: str, path: Path, timeout: float) -> asyncio.Task[str]:
+    """The creation, under way, of a container that wants something of the plugin at `path`."""
+    under.node.crew._plugins["example.com/slow"] = Plugin(
+        "example.com/slow",
+        f"unix://{path}",
+        Options(pre_start=False, alignment=True, reconcile=False),
+        lambda: under.node.planner.machine,
+        timeouts=Timeouts(call=timeout, pre_start=timeout),
+    )
+    slow = pod(name, annotations={"qrm.io/resources": '{"c0": {"example.com/slow": "1"}}'})
+    sandbox = await under.kubelet.run_pod(slow)
+    return asyncio.create_task(under.kubelet.create_container(sandbox, slow, slow.containers[0]))
 
 
 async def test_exclusive_cpus_given_twice_are_an_error_of_the_plugin(tmp_path: Path) -> None:
@@ -240,7 +248,7 @@ async def test_pods_that_are_gone_are_removed_from_plugins_after_a_restart_too(t
             async with running(settings) as node, KubeletClient(f"unix://{settings.shim.socket}") as kubelet:
                 await wait_ready(node)
                 await until(lambda: bool(registered(node)))
-                async with asyncio.timeout(30):
+                async with asyncio.timeout(PATIENCE):
                     while True:
                         try:
                             await kubelet.start_pod(dedicated("next", 6))

@@ -46,13 +46,17 @@ class Watched:
 
 
 @asynccontextmanager
-async def watched(tmp_path: Path, uid: int | None = None, period: float = 0.05) -> AsyncIterator[Watched]:
+async def watched(
+    tmp_path: Path, uid: int | None = None, period: float = 0.05, patience: float = 60.0
+) -> AsyncIterator[Watched]:
+    """A registry that runs; a plugin has `patience` seconds to answer, less of them where the test is about silence."""
     folder, desk = tmp_path / "plugins", tmp_path / "desk" / "kubelet.sock"
     folder.mkdir(exist_ok=True)
     desk.parent.mkdir(exist_ok=True)
     changes: list[PluginState] = []
     allowed = os.geteuid() if uid is None else uid
-    registry = PluginRegistry(folder, desk, allowed, changes.append, period=period, timeouts=Timeouts(call=0.6))
+    timeouts = Timeouts(call=patience)
+    registry = PluginRegistry(folder, desk, allowed, changes.append, period=period, timeouts=timeouts)
     task = asyncio.create_task(registry.run())
     try:
         await until(lambda: desk.exists() or task.done())

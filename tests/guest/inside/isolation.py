@@ -137,6 +137,14 @@ class Story:
             if sample.name in ("qrm_isolation_repaired_total", "qrm_drift_repaired_total") and sample.value
         }
 
+    async def calm(self) -> None:
+        """Wait until two rounds have put nothing back."""
+        before: dict[str, float] | None = None
+        async with asyncio.timeout(PATIENCE):
+            while before != (now := self.repairs()):
+                before = now
+                await asyncio.sleep(6)
+
     async def repaired(self, name: str, cause: str) -> None:
         """Wait until a repair of that cause was counted, and say that it was."""
         before = self.repairs().get(cause, 0)
@@ -152,10 +160,10 @@ async def tell_drift(story: Story, batch: RunningPod) -> None:
         assert path is not None
         path.write_text(value)
 
-    await asyncio.sleep(6)  # whatever was still to be put right after the last pod
-    calm = story.repairs()
+    await story.calm()  # whatever was still to be put right after the last pod
+    before = story.repairs()
     await asyncio.sleep(8)
-    say("steady", story.repairs() == calm)
+    say("steady", story.repairs() == before)
     for name, value, cause in (
         ("memory.high", "max", "cgroup/memory.high"),
         ("io.weight", "default 100", "cgroup/io.weight"),
@@ -179,11 +187,11 @@ async def tell_drift(story: Story, batch: RunningPod) -> None:
     number = Path("/sys/block/nullb0/dev").read_text().strip()
     Path("/sys/fs/cgroup/io.cost.qos").write_text(f"{number} enable=0\n")
     await story.repaired("io.cost", "io_cost/qos")
-    await asyncio.sleep(6)
+    await story.calm()
     await story.look("batch.repaired", batch.containers["c0"])
-    calm = story.repairs()
+    before = story.repairs()
     await asyncio.sleep(8)
-    say("steady.again", story.repairs() == calm)
+    say("steady.again", story.repairs() == before)
 
 
 async def tell_disks(story: Story) -> None:

@@ -37,7 +37,8 @@ TELL = (
     "-c",
     'grep Cpus_allowed_list /proc/self/status >/tmp/first; trap "exit 0" TERM; while :; do sleep 9; done',
 )
-PATIENCE = 60.0
+HEAR = ("/bin/sh", "-c", "until test -s /tmp/first; do sleep 1; done; cat /tmp/first")
+PATIENCE = 180.0
 """Seconds: the guest is emulated and slow."""
 
 
@@ -73,7 +74,7 @@ class Story:
     async def start(self, name: str, wanted: Pod) -> RunningPod:
         """Start a pod, and say where it began and where it is."""
         started = await self.kubelet.start_pod(wanted)
-        written = await self.kubelet.exec_sync(started.containers["c0"], ["cat", "/tmp/first"])  # noqa: S108, its own
+        written = await self.kubelet.exec_sync(started.containers["c0"], HEAR)
         say(f"{name}.first", written.stdout.decode().partition(":")[2].strip())
         await self.look(name, started)
         return started

@@ -32,7 +32,7 @@ from tests.shim.frames.roads import Road, through
 from tests.shim.frames.strategies import Script, scripts
 from tests.shim.frames.wire import message
 
-_PATIENCE = 15.0
+_PATIENCE = 60.0
 """Seconds after which a connection that should have ended hangs."""
 _SOON = 0.02
 """Seconds in which a connection to the runtime arrives, if it does."""

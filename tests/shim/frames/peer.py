@@ -13,9 +13,8 @@ from tests.shim.frames import wire
 from tests.shim.frames.judge import Judge, Windows
 from tests.shim.frames.recorder import Heard, Recorder
 from tests.shim.frames.wire import Fields, Frame
+from tests.support import PATIENCE
 
-PATIENCE = 20.0
-"""Seconds after which what has to happen does not any more."""
 _READ = 1 << 18
 
 

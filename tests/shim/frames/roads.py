@@ -14,6 +14,7 @@ from qrm.metrics import Metrics
 from qrm.shim.exchange import Handlers
 from qrm.shim.transport import Limits, Transport
 from tests.shim.frames.peer import Manners, Peer
+from tests.support import PATIENCE
 
 
 @dataclass
@@ -44,7 +45,7 @@ class Road:
 
     async def server(self, manners: Manners | None = None) -> Peer:
         """The far end of the connection that arrived first of those that were not asked for yet."""
-        reader, writer = await asyncio.wait_for(self.arrival(), 20)
+        reader, writer = await asyncio.wait_for(self.arrival(), PATIENCE)
         peer = Peer(reader, writer, client=False, manners=manners or Manners())
         self._peers.append(peer)
         await peer.start()

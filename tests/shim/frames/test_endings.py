@@ -107,7 +107,7 @@ async def test_a_deadline_bounds_the_handler(tmp_path: Path) -> None:
     hands = Hands()
     async with through(tmp_path, hands.all()) as road:
         client, server = await road.connect()
-        heard = await answer_of(client, await hold(client, WAIT, (b"grpc-timeout", b"300m")))
+        heard = await answer_of(client, await hold(client, WAIT, (b"grpc-timeout", b"1S")))
         assert status(heard) == DEADLINE_EXCEEDED
         await until(lambda: hands.cancelled == 1)
         async with Answering(server):
@@ -119,7 +119,7 @@ async def test_a_deadline_bounds_the_runtime(tmp_path: Path) -> None:
     """A runtime that does not answer a held call in time is told to stop, and kubelet gets a status."""
     async with through(tmp_path, Hands().all()) as road:
         client, server = await road.connect()
-        heard = await answer_of(client, await hold(client, PASS, (b"grpc-timeout", b"300m")))
+        heard = await answer_of(client, await hold(client, PASS, (b"grpc-timeout", b"1S")))
         assert status(heard) == DEADLINE_EXCEEDED
         await server.until(lambda: server.call(0).reset == wire.CANCEL, "the reset")
 

@@ -18,9 +18,8 @@ from tests.shim.frames.holding import FREE, PASS, WAIT, Hands
 from tests.shim.frames.peer import Peer
 from tests.shim.frames.roads import Road, through
 from tests.shim.frames.wire import Fields, Frame, message
-from tests.support import until
+from tests.support import PATIENCE, until
 
-_PATIENCE = 5.0
 _UNAVAILABLE, _STREAM_CLOSED = 14, 5
 BLOCK = hpack.Encoder().encode(list(request(FREE)))
 
@@ -67,7 +66,7 @@ async def test_a_client_that_breaks_the_protocol(tmp_path: Path, name: str) -> N
     """Its connection ends at both sides, and its handlers with it; another client's calls go on."""
     async with broken(tmp_path) as scene:
         await scene.client.write({**BY_ANYBODY, **BY_CLIENTS}[name])
-        async with asyncio.timeout(_PATIENCE):
+        async with asyncio.timeout(PATIENCE):
             while not (scene.client.closed and scene.server.closed):
                 await asyncio.sleep(0.005)
         assert scene.client.heard.goaways[-1][1] != wire.NO_ERROR, "a connection that ends for an error says so first"
@@ -81,7 +80,7 @@ async def test_a_runtime_that_breaks_the_protocol(tmp_path: Path, name: str) -> 
         await scene.server.write(BY_ANYBODY[name])
         await scene.client.until(lambda: scene.client.call(0).over, "the end of what the runtime worked on")
         assert status(scene.client.call(0)) == _UNAVAILABLE
-        async with asyncio.timeout(_PATIENCE):
+        async with asyncio.timeout(PATIENCE):
             while not scene.server.closed:
                 await asyncio.sleep(0.005)
         assert scene.server.heard.goaways[-1][1] != wire.NO_ERROR
@@ -138,7 +137,7 @@ async def test_who_speaks_something_else(tmp_path: Path, first: bytes) -> None:
     async with through(tmp_path) as road:
         reader, writer = await asyncio.open_unix_connection(road.entry)
         writer.write(first)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             while await reader.read(1 << 16):
                 pass
         writer.close()
@@ -169,7 +168,7 @@ async def test_malformed_header_lists_are_not_intercepted(tmp_path: Path) -> Non
 async def _said(client: Peer, server: Peer, fields: Fields) -> None:
     """Begin a call with `fields`, and wait until something comes of it."""
     await client.head(0, fields, end=True)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         while not (client.closed or client.call(0).over or server.heard.calls):
             await asyncio.sleep(0.005)
     assert not server.heard.calls or fields_of(server.call(0)) == fields

@@ -25,7 +25,7 @@ from qrm.shim.http2.link import Link
 from qrm.shim.http2.sides import ClientSide, RuntimeSide
 from qrm.shim.transport import Limits, Transport
 from tests.shim.http2.rig import OK, REPLY, REQUEST, Frame, Reader, data, payload
-from tests.support import until
+from tests.support import PATIENCE, until
 
 ECHO = "/test.Echo/Any"
 BIG = 16 << 20
@@ -50,7 +50,7 @@ class End:
 
     async def read(self) -> list[Frame]:
         """What comes next; nothing more after the connection's end."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             return self._frames.read(await self._reader.read(1 << 16))
 
     async def until(self, kind: int) -> list[Frame]:
@@ -63,7 +63,7 @@ class End:
     async def closed(self) -> list[Frame]:
         """All frames up to the connection's end."""
         found: list[Frame] = []
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             while more := await self._reader.read(1 << 16):
                 found += self._frames.read(more)
         return found
@@ -219,7 +219,7 @@ def test_answers_that_nobody_reads_cost_the_connection(tmp_path: Path, loop: Loo
                     await client.writer.drain()
 
             with pytest.raises(ConnectionError):
-                await asyncio.wait_for(floods(), 20)
+                await asyncio.wait_for(floods(), PATIENCE)
             other.writer.write(frames.frame(frames.PING, 0, 0, bytes(8)))
             await other.until(frames.PING)
             assert transport.connections == 1
@@ -416,7 +416,7 @@ async def test_a_successor_takes_over_without_a_call_being_lost(tmp_path: Path, 
         nonlocal done
         ask: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = client.unary_unary(ECHO)
         while not stopping:
-            assert await ask(b"x" * 100, timeout=20) == b"x" * 100
+            assert await ask(b"x" * 100, timeout=PATIENCE) == b"x" * 100
             done += 1
 
     async with FakeRuntime(tmp_path) as fake, channel(public) as client:
@@ -429,7 +429,7 @@ async def test_a_successor_takes_over_without_a_call_being_lost(tmp_path: Path, 
             await until(lambda before=before: done > before + 20)  # type: ignore[misc]
             old, transport = transport, Transport(runtime, handlers, Metrics())
             await transport.listen(listening(public))
-            assert await old.drain(10)
+            assert await old.drain(PATIENCE)
         stopping = True
         await asyncio.gather(*callers)
         await transport.close()
