@@ -59,15 +59,17 @@ def measure(*flows: Flow) -> list[float]:
 def arrives(flow: Flow, port: int) -> bool:
     """Whether a datagram to this port gets from one namespace to the other."""
     fork = multiprocessing.get_context("fork")
-    result, told = fork.Pipe(duplex=False)
-    receiver = fork.Process(target=_hear, args=(flow, port, told))
+    ours, theirs = fork.Pipe()
+    receiver = fork.Process(target=_hear, args=(flow, port, theirs))
     receiver.start()
-    assert result.recv() == "listens"
+    assert ours.recv() == "listens"
     sender = fork.Process(target=_call, args=(flow, port))
     sender.start()
     sender.join()
+    ours.send("sent")
+    heard = bool(ours.recv())
     receiver.join()
-    return bool(result.recv())
+    return heard
 
 
 def enter(namespace: str) -> None:
@@ -113,8 +115,9 @@ def _hear(flow: Flow, port: int, told: Connection) -> None:
     enter(flow.target)
     with socket.socket(_family(flow), socket.SOCK_DGRAM) as listener:
         listener.bind((flow.host, port))
-        listener.settimeout(_SETTLES)
         told.send("listens")
+        assert told.recv() == "sent"
+        listener.settimeout(_SETTLES)
         try:
             told.send(bool(listener.recv(100)))
         except TimeoutError:
