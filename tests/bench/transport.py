@@ -19,7 +19,7 @@ _ROUNDS, _SECONDS = 5, 0.4
 _CLIENTS = (1, 8)
 _MICRO = 1e6
 
-_ROADS = {"direct": "", "qrm": "frames", "grpc.aio": "messages"}
+_ROADS = {"direct": "", "bytes": "bytes", "qrm": "frames", "grpc.aio": "messages"}
 """What is compared: the kind of proxy by its name in the tables."""
 
 
@@ -63,10 +63,11 @@ async def transport(folder: Path) -> tuple[Table, Table]:
     """Both tables; sockets are made under `folder`."""
     latency = Table(
         "The transport: latency in ms",
-        f"{_ROUNDS} rounds of {_SECONDS} s on each road in turns: past any proxy, through qrm's transport, through a "
-        "proxy of messages on grpc.aio. Client, proxy and runtime have an uvloop each, the last two a process each; "
-        "client and runtime send ready-made frames. Each client has a connection and one call at a time. What is added "
-        "is that of the medians; 'times' is how much more grpc.aio adds. 'seen' and 'changed': held for a handler.",
+        f"{_ROUNDS} rounds of {_SECONDS} s on each road in turns: past any proxy, through one that copies bytes and "
+        "looks at nothing, through qrm's transport, through a proxy of messages on grpc.aio. Client, proxy and runtime "
+        "have an uvloop each, the last two a process each; client and runtime send ready-made frames. Each client has "
+        "a connection and one call at a time. What is added is that of the medians; 'times' is how much more grpc.aio "
+        "adds than qrm. 'seen' and 'changed': held for a handler.",
     )
     load = Table(
         "The transport: what it carries",
@@ -115,6 +116,7 @@ def _latency(call: Call, clients: int, sums: dict[str, _Sum]) -> dict[str, Cell]
         "call": call.name,
         "clients": clients,
         **{f"{name}, p50": millis(value) for name, value in median.items()},
+        "bytes add": millis(added["bytes"]),
         "qrm adds": millis(added["qrm"]),
         "grpc.aio adds": millis(added["grpc.aio"]),
         "times": round(added["grpc.aio"] / added["qrm"], 1),

@@ -1,7 +1,8 @@
-"""`python -m tests.bench.wire_proxies KIND SOCKET RUNTIME`: one of the two proxies that are compared, until SIGTERM.
+"""`python -m tests.bench.wire_proxies KIND SOCKET RUNTIME`: one of the proxies that are compared, until SIGTERM.
 
 KIND is `frames`, the shim's transport, or `messages`, what it would be on grpc.aio: a server and a channel that carry
-messages as bytes. Both have the same handlers, and run on uvloop.
+messages as bytes. Both have the same handlers. `bytes` copies what it reads from one socket to the other and looks at
+nothing: what is left of a proxy in Python that does no work. All run on uvloop.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import signal
 import socket
 import sys
 from pathlib import Path
+from typing import cast
 
 import grpc
 import grpc.aio
@@ -109,11 +111,52 @@ async def _messages(path: Path, runtime: Path, stopping: asyncio.Event) -> None:
         await server.stop(None)
 
 
+class _Pipe(asyncio.Protocol):
+    """One socket of two, whose bytes go to the other."""
+
+    def __init__(self) -> None:
+        self.other: _Pipe | None = None
+        self.transport: asyncio.Transport | None = None
+        self._early = bytearray()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)  # uvloop's is none by its type
+        if self._early:
+            self.transport.write(self._early)
+
+    def data_received(self, data: bytes) -> None:
+        assert self.other is not None
+        self.other.write(data)
+
+    def write(self, data: bytes) -> None:
+        if self.transport is not None:
+            self.transport.write(data)
+        else:
+            self._early += data
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self.other is not None and self.other.transport is not None:
+            self.other.transport.close()
+
+
+async def _bytes(path: Path, runtime: Path, stopping: asyncio.Event) -> None:
+    loop, dialling = asyncio.get_running_loop(), set[asyncio.Task[object]]()
+
+    def accepted() -> _Pipe:
+        near, far = _Pipe(), _Pipe()
+        near.other, far.other = far, near
+        dialling.add(loop.create_task(loop.create_unix_connection(lambda: far, str(runtime))))
+        return near
+
+    async with await loop.create_unix_server(accepted, path):
+        await stopping.wait()
+
+
 async def main(kind: str, path: str, runtime: str) -> None:
     """Serve."""
     stopping = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
-    await {"frames": _frames, "messages": _messages}[kind](Path(path), Path(runtime), stopping)
+    await {"frames": _frames, "messages": _messages, "bytes": _bytes}[kind](Path(path), Path(runtime), stopping)
 
 
 if __name__ == "__main__":

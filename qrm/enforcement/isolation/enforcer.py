@@ -23,6 +23,8 @@ log = structlog.get_logger(__name__)
 
 _PATIENCE = 20.0
 """Seconds that a round waits for a dimension; one that takes longer is looked at again in the next."""
+_ASKED = 1.0
+"""Seconds that a dimension has to explain itself, behind whatever it is doing."""
 _LOOK_AGAIN = 60.0
 """Seconds after which a dimension that could not be used is looked at once more."""
 Result = TypeVar("Result")
@@ -202,9 +204,12 @@ class Enforcer:
         for lane in self._lanes:
             if lane.on and sandbox is not None:
                 try:
-                    facts += await lane.run(lane.dimension.explain, sandbox)
+                    async with asyncio.timeout(_ASKED):
+                        facts += await lane.run(lane.dimension.explain, sandbox)
                 except NotEnforced as error:
                     facts.append(Fact(lane.dimension.name, "", str(error)))
+                except TimeoutError:
+                    facts.append(Fact(lane.dimension.name, "", "no answer: it is busy, or hangs in the kernel"))
             if trouble := lane.failed.get(sandbox_id) or lane.failed.get(""):
                 facts.append(Fact(f"{lane.dimension.name} is not in force", trouble, ""))
         return facts

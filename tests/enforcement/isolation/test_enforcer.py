@@ -57,6 +57,8 @@ class Faulty:
         return self.repairs
 
     def explain(self, sandbox: Sandbox) -> Sequence[Fact]:
+        if self.hang is not None:
+            self.hang.wait()
         return [Fact("group", "qrm-x", sandbox.id)]
 
     def reset(self) -> Sequence[str]:
@@ -184,6 +186,18 @@ async def test_one_that_hangs_holds_up_no_other(hung: Faulty) -> None:
     await until(lambda: "admit a" in quick.seen)
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(admitting, 0.1)
+    enforcer.close()
+
+
+async def test_one_that_hangs_is_said_to(hung: Faulty) -> None:
+    """What is known of the others is told all the same."""
+    enforcer = Enforcer([hung, Faulty("network")], IsolationSection(), Metrics(), find)
+    hang, hung.hang = hung.hang, None
+    await enforcer.prepare()
+    await enforcer.admit(sandbox("a"))
+    hung.hang = hang
+    said = [(fact.name, fact.kernel) for fact in await enforcer.explain("a")]
+    assert said == [("rdt", "no answer: it is busy, or hangs in the kernel"), ("group", "a")]
     enforcer.close()
 
 
