@@ -103,7 +103,7 @@ class _Reply:
             room.granted(self, self._intake.extra)
 
     def over(self) -> None:
-        """Nothing more is collected."""
+        """Nothing more is collected, and so nothing more granted here; others may be."""
         self._held.link.replies.leave(self)
 
     def headers(self, headers: Headers, *, end: bool) -> None:
@@ -151,6 +151,7 @@ class _Reply:
         self.over()
 
     def _end(self, trailers: Headers) -> None:
+        self.over()
         error = call_error(trailers)
         if error is None and not self._wire:
             error = CallError(grpc.StatusCode.INTERNAL, "the runtime's reply has no message")
@@ -163,8 +164,8 @@ class _Reply:
         if client.closed:
             return
         self._held.pass_reply()
-        self._fail(CallError(grpc.StatusCode.UNAVAILABLE, f"the reply passed to kubelet unseen: {reason}"))
         self._held.link.replies.keep(client, self._collector.size)
+        self._fail(CallError(grpc.StatusCode.UNAVAILABLE, f"the reply passed to kubelet unseen: {reason}"))
         client.ahead = self._intake.extra
         half.pass_to(client)
         if self._initial is not None:
@@ -172,6 +173,7 @@ class _Reply:
         client.send_parts(self._collector.taken(), end=end)
 
     def _fail(self, error: CallError) -> None:
+        self.over()
         if not self.done.done():
             self.done.set_exception(error)
 

@@ -574,6 +574,42 @@ async def test_replies_are_bounded_over_all_calls_until_they_are_read(handling: 
     assert rig.link.replies.taken == 0
 
 
+async def test_a_reply_that_is_not_collected_any_more_is_granted_nothing(handling: Handling) -> None:
+    """There is room once kubelet has given the other call up: the window of one that passes unseen is kubelet's."""
+    rig = made(handling, Limits(max_held_bytes=1000), {INITIAL: 1000})
+    for stream in (1, 3):
+        rig.say(rig.kubelet, rig.kubelet.headers(stream, request()), data(stream, framed(b"ask"), end=True))
+    await until(lambda: len(rig.runtime.connection.streams) == 2)
+    rig.say(rig.runtime, rig.runtime.headers(1, REPLY), data(1, framed(b"x" * 1000)))
+    rig.say(rig.runtime, rig.runtime.headers(3, REPLY), data(3, struct.pack(">BL", 1, 5) + b"?" * 5))
+    rig.say(rig.kubelet, frames.rst_stream(1, frames.CANCEL))
+    assert windows(rig, 1, to_runtime=True) > 0
+    assert windows(rig, 3, to_runtime=True) == 0
+    rig.say(rig.kubelet, frames.rst_stream(3, frames.CANCEL))
+    await ended(rig)
+
+
+async def test_an_error_leaves_its_room_at_once(handling: Handling) -> None:
+    """To replies that wait for it, however long the handler of the call that has failed goes on."""
+
+    async def goes_on(exchange: Exchange) -> bytes:
+        try:
+            return await exchange.forward(exchange.request)
+        except CallError:
+            return await asyncio.Event().wait()  # type: ignore[return-value]
+
+    handling.does = goes_on
+    rig = made(handling, Limits(max_held_bytes=1000), {INITIAL: 1000})
+    for stream in (1, 3):
+        rig.say(rig.kubelet, rig.kubelet.headers(stream, request()), data(stream, framed(b"ask"), end=True))
+    await until(lambda: len(rig.runtime.connection.streams) == 2)
+    assert windows(rig, 3, to_runtime=True) == 0
+    rig.say(rig.runtime, rig.runtime.headers(1, [*REPLY, (b"grpc-status", b"2")], end=True))
+    assert windows(rig, 3, to_runtime=True) > 0
+    rig.say(rig.kubelet, *[frames.rst_stream(stream, frames.CANCEL) for stream in (1, 3)])
+    await ended(rig)
+
+
 async def test_a_reply_that_nobody_waits_for_any_more_is_not_kept(handling: Handling) -> None:
     """It comes whole before the handler has noticed that kubelet gave up."""
     rig = made(handling)
