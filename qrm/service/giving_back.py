@@ -12,6 +12,7 @@ from qrm.allocator import MEMORY
 from qrm.cpuset import NodeSet
 from qrm.enforcement.channel import CallError
 from qrm.enforcement.isolation import kernel, undo
+from qrm.enforcement.isolation.containers import ContainerFiles
 from qrm.enforcement.isolation.dimension import NotEnforced
 from qrm.enforcement.isolation.knobs import IO_MAX, WEIGHT
 from qrm.enforcement.processes import Processes
@@ -43,9 +44,10 @@ class Own:
 class Giver:
     """Undoes what qrm did to containers, one at a time, in a way that the kernel takes."""
 
-    def __init__(self, runtime: RuntimeClient, processes: Processes, machine: Machine) -> None:
+    def __init__(self, runtime: RuntimeClient, processes: Processes, files: ContainerFiles, machine: Machine) -> None:
         self._runtime = runtime
         self._processes = processes
+        self._files = files
         self._machine = machine
         self._v2 = processes.cgroups.version == 2
 
@@ -84,17 +86,22 @@ class Giver:
 
     async def _one(self, container_id: str, own: Own, weights: Sequence[tuple[int, str]]) -> None:
         resources = self._given_back(own)
-        unified: Mapping[str, str] = {}
-        if self._v2 and own.placed:
-            unified = (await self._runtime.container(container_id)).unified
+        if not own.placed:
+            async with self._files.updating(container_id, resources.cpu_quota):
+                await self._runtime.update(container_id, resources)
+            return
+        names = set[str]()
+        if self._v2:
+            # What a profile says since the container was made was written beside the runtime, which does not know it.
+            names = {*own.files, *(await self._runtime.container(container_id)).unified}
             weight = undo.weight_for(own.asked.cpu_shares, weights)
-            resources.unified.update(undo.neutral(unified, own.asked.unified, weight))
+            resources.unified.update(undo.neutral(names, own.asked.unified, weight))
         folders = await self._processes.folders(container_id)
         undo.unlock(folders, v2=self._v2)
         await self._runtime.update(container_id, resources)
         if not self._v2:
             undo.restore_legacy(folders, own.files)
-        elif folders and IO_MAX in unified.keys() - own.asked.unified.keys():
+        elif folders and IO_MAX in names - own.asked.unified.keys():
             undo.lift_limits(folders[""] / IO_MAX)
 
     def _given_back(self, own: Own) -> cri.LinuxContainerResources:

@@ -43,7 +43,7 @@ async def reset(config: Config) -> ResetReport:
         processes = Processes(runtime, Cgroups(Path(config.host.cgroup), Path(config.host.proc)))
         files = ContainerFiles(config.isolation, config.profiles, processes, disk_number(config))
         try:
-            done, failed = await Giver(runtime, processes, machine).give_back(_asked(config, files))
+            done, failed = await Giver(runtime, processes, files, machine).give_back(_asked(config, files))
         finally:
             await channel.close()
         undone, trouble = await asyncio.to_thread(_undo_isolation, config)

@@ -19,7 +19,7 @@ from qrm.service import api
 from qrm.service.reset import reset
 from qrm.service.sockets import AlreadyRunning
 from qrm.wire import cri_pb2 as cri
-from tests.support import UnderTest, dedicated, pod, refused, under_test
+from tests.support import UnderTest, dedicated, pod, refused, under_test, until
 
 Answer = TypeVar("Answer")
 
@@ -166,19 +166,36 @@ async def test_reset_gives_everything_back(tmp_path: Path) -> None:
         assert again.failed == []
 
 
+async def test_reset_undoes_what_a_changed_profile_has_brought(tmp_path: Path) -> None:
+    """The runtime does not know it: the container was made before, and upkeep has written it."""
+    more = '[profiles.shared_cores]\nmemory_high = "1Gi"\nio_weight = 300\n'
+    async with FakeRuntime(tmp_path, pod_updates=True) as fake:
+        async with under_test(tmp_path, fake=fake) as under:
+            running = await under.kubelet.start_pod(pod("web"))
+        high, weight = (fake.cgroup_of(running.containers["c0"]) / name for name in ("memory.high", "io.weight"))
+        async with under_test(tmp_path, fake=fake, more=more) as under:
+            await until(lambda: (high.read_text().strip(), weight.read_text().strip()) == (str(1 << 30), "default 300"))
+        report = await reset(under.config)
+        assert (report.containers, report.failed) == (1, [])
+        assert (high.read_text().strip(), weight.read_text().strip()) == ("max", "default 100")
+
+
 async def test_reset_leaves_an_adopted_containers_files(tmp_path: Path) -> None:
     """They were never ours, whoever had set them before qrm came."""
     theirs = {"memory.high": "41943040", "io.weight": "default 300"}
+    written = {"cpu.idle": "1", "cpu.max.burst": "1000"}
     async with FakeRuntime(tmp_path, pod_updates=True) as fake:
         async with KubeletClient(fake.endpoint) as direct:
             running = await direct.start_pod(pod("stranger"))
             container = running.containers["c0"]
             await direct.update_resources(container, cri.LinuxContainerResources(unified=theirs))
+        for name, value in written.items():  # of which the runtime does not know
+            (fake.cgroup_of(container) / name).write_text(f"{value}\n")
         async with under_test(tmp_path, fake=fake) as under:
             assert under.record(container).mark == "adopted"
         report = await reset(under.config)
         assert (report.containers, report.failed) == (1, [])
-        for name, value in theirs.items():
+        for name, value in {**theirs, **written}.items():
             assert (fake.cgroup_of(container) / name).read_text().strip() == value
 
 

@@ -24,10 +24,10 @@ _NEUTRAL = {
 """The kernel's defaults (cgroup-v2.rst)."""
 
 
-def neutral(unified: Mapping[str, str], own: Mapping[str, str], weight: str) -> dict[str, str]:
-    """What undoes our keys of `unified`: kubelet's `own` values, else defaults; `weight` is what the shares come to."""
+def neutral(names: Iterable[str], own: Mapping[str, str], weight: str) -> dict[str, str]:
+    """What undoes ours of these files: kubelet's `own` values, else defaults; `weight` is what the shares come to."""
     undone = dict[str, str]()
-    for name in FILES.keys() & unified.keys():
+    for name in FILES.keys() & set(names):
         if name in own:
             undone[name] = own[name]
         elif name == IO_MAX:
