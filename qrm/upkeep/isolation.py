@@ -13,7 +13,7 @@ from qrm.allocation.placements import Placements
 from qrm.allocator import MEMORY
 from qrm.enforcement.channel import CallError
 from qrm.enforcement.isolation.containers import ContainerFiles
-from qrm.enforcement.isolation.dimension import NotEnforced, Sandbox
+from qrm.enforcement.isolation.dimension import Sandbox
 from qrm.enforcement.isolation.enforcer import Enforcer
 from qrm.enforcement.isolation.knobs import Amounts
 from qrm.enforcement.runtime import RuntimeClient
@@ -103,10 +103,7 @@ class IsolationUpkeep:
                 lock = self._placements.teller.locks.of(record.container_id)
                 if not lock.locked():  # else it is being started or updated, which may take long
                     async with lock:
-                        try:
-                            done.update(await self._files.repair(record.container_id, files))
-                        except NotEnforced as error:  # one container's, such as a read that the kernel refused
-                            log.warning("not compared", **record.named, error=str(error))
+                        done.update(await self._files.repair(record.container_id, files))
         for name, count in done.items():
             self._placements.metrics.repairs.labels("cgroup", name).inc(count)
         return done

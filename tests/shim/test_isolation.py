@@ -286,6 +286,21 @@ async def test_a_file_that_cannot_be_read_ends_no_round(under: UnderTest) -> Non
     assert await under.node.isolation.cycle() == "put back 1 io.weight"
 
 
+async def test_a_file_that_cannot_be_read_fails_no_call(under: UnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the runtime has done is not reported as failed: neither kubelet's update nor one of ours."""
+    container = (await under.kubelet.start_pod(pod("web"))).containers["c0"]
+
+    def refuse(path: Path) -> str | None:
+        raise kernel.KernelError(path, "reading it", errno.EIO)
+
+    monkeypatch.setattr(kernel, "read", refuse)
+    await under.kubelet.update_resources(container, cri.LinuxContainerResources(cpu_quota=20_000))
+    assert file(under, container, "cpu.max").split()[0] == "20000"
+    await under.kubelet.start_pod(dedicated("db", 3))
+    await under.settled()
+    under.check()
+
+
 async def test_drift_is_put_back_and_counted(tmp_path: Path) -> None:
     """A foreign write is undone within a round, counted by file, and the steady state writes nothing."""
     async with under_test(tmp_path, more="[upkeep]\ndrift_seconds = 0.1\n") as under:

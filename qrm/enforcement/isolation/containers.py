@@ -139,9 +139,8 @@ class ContainerFiles:
             yield
         finally:
             for path, value in before.items():
-                now = kernel.read(path)
-                if now is not None and now == "0":
-                    _try_to_write(path, value, now)
+                if _try_to_read(path) == "0":
+                    _try_to_write(path, value, "0")
 
     def has_disk(self, number: str) -> bool:
         """Whether there is a disk with this MAJ:MIN now."""
@@ -167,7 +166,7 @@ class ContainerFiles:
         found = {}
         for (controller, name), value in self._places(files).items():
             if controller in folders:
-                now = kernel.read(folders[controller] / name) or ""
+                now = _try_to_read(folders[controller] / name) or ""
                 found[name] = (value, now, same(name, value, now))
         return found
 
@@ -177,7 +176,7 @@ class ContainerFiles:
             if controller not in folders:
                 continue
             path = folders[controller] / name
-            now = kernel.read(path)
+            now = _try_to_read(path)
             if now is None or same(name, value, now):
                 continue
             if name == WEIGHT and now == "0":
@@ -196,7 +195,7 @@ class ContainerFiles:
         before = {}
         for controller, name in map(self._place, (IDLE, BURST) if burst else (IDLE,)):
             path = folders[controller] / name if controller in folders else None
-            value = kernel.read(path) if path else None
+            value = _try_to_read(path) if path else None
             if path and value and value != "0" and _try_to_write(path, "0", value):
                 before[path] = value
         return before
@@ -207,6 +206,15 @@ class ContainerFiles:
     def _mode(self, key: str) -> Mode:
         mode: Mode = getattr(self._section, key)
         return mode
+
+
+def _try_to_read(path: Path) -> str | None:
+    """None where it is gone; one that cannot be read is none that fails a call, or what there is to do with others."""
+    try:
+        return kernel.read(path)
+    except kernel.KernelError as error:
+        log.warning("not read", error=str(error))
+        return None
 
 
 def _try_to_write(path: Path, value: str, old: str) -> bool:
