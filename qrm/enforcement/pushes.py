@@ -53,7 +53,7 @@ class Pusher:
             try:
                 await self._update(container_id, resources)
             except CallError as error:
-                if _is_gone(error) or not await let_go(container_id, self._runtime, self._files):
+                if _is_gone(error) or not await let_go(error, container_id, self._runtime, self._files):
                     raise
                 await self._update(container_id, resources)
         except CallError as error:

@@ -6,7 +6,6 @@ import asyncio
 import time
 from dataclasses import replace
 
-import grpc
 import structlog
 
 from qrm.allocation.placements import Ask, Reservation
@@ -68,8 +67,7 @@ class ContainerCalls:
         try:
             return await self._forward_update(exchange, message)
         except CallError as error:
-            known = error.outcome_known and error.code is not grpc.StatusCode.NOT_FOUND
-            if not known or not await let_go(message.container_id, self._context.runtime, self._files):
+            if not await let_go(error, message.container_id, self._context.runtime, self._files):
                 raise
             message.linux.unified.pop(IO_MAX, None)  # the disk may have gone since it was put there
             return await self._forward_update(exchange, message)

@@ -211,6 +211,18 @@ async def test_a_disk_that_goes_holds_up_no_update(under: UnderTest, monkeypatch
     assert file(under, running.containers["c0"], "cpu.idle") == "1"
 
 
+async def test_a_runtime_that_does_not_answer_is_asked_nothing_about_disks(under: UnderTest) -> None:
+    """Who waits for a push would wait for as long again."""
+    await under.kubelet.start_pod(pod("web"))
+    await under.node.upkeep.cycle()  # which finds its process
+    under.fake.faults.fail("UpdateContainerResources", grpc.StatusCode.UNAVAILABLE, "away", times=None)
+    before = len(under.fake.calls_of("ContainerStatus"))
+    await refused(under.kubelet.start_pod(dedicated("db", 3)))
+    assert len(under.fake.calls_of("ContainerStatus")) == before
+    under.fake.faults.clear()
+    await under.settled()
+
+
 async def test_after_an_update_that_failed_it_is_idle_again(under: UnderTest) -> None:
     """What was lifted for the update is put back where the runtime did not get that far."""
     idle = await under.kubelet.start_pod(pod("batch", level=RECLAIMED))
