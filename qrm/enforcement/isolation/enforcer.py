@@ -106,6 +106,7 @@ class Enforcer:
     async def _begin(self, lane: _Lane) -> str:
         """Find out whether a dimension can be used, and bring about what is the node's; returns what is in the way."""
         lane.looked = time.monotonic()
+        lane.failed.pop("", None)
         try:
             probe = await lane.run(lane.dimension.probe)
             lane.on, lane.why = probe.usable and not self._retired, probe.why

@@ -136,6 +136,20 @@ async def test_what_comes_late_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     assert off.seen == []
 
 
+async def test_what_was_in_the_way_is_not_said_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look that failed says nothing of the next one."""
+    monkeypatch.setattr(enforcer_module, "_LOOK_AGAIN", 0.0)
+    dimension = Faulty(usable=False)
+    enforcer = made(dimension)
+    with monkeypatch.context() as broken:
+        broken.setattr(Faulty, "probe", lambda _: int("no number"))
+        await enforcer.prepare()
+    ((_, _, _, failed),) = enforcer.states()
+    assert "no number" in failed[""]
+    await enforcer.look_again()
+    assert enforcer.states() == [("rdt", False, "no such thing here", {})]
+
+
 @pytest.mark.parametrize(("usable", "broken"), [(False, ""), (True, "the kernel says no")])
 async def test_required_refuses_to_start(usable: bool, broken: str) -> None:
     """The message has the setting, the reason, and the way out."""
