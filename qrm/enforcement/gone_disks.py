@@ -32,7 +32,7 @@ async def let_go(error: CallError, container_id: str, runtime: RuntimeClient, fi
         if valid == kept:
             return False
         resources = cri.LinuxContainerResources(unified={IO_MAX: "\n".join(valid)})
-        async with files.updating(container_id):
+        async with files.updating(container_id, resources):
             await runtime.update(container_id, resources)
     except CallError as refusal:
         log.info("limits of disks stay", id=container_id, error=refusal.details)

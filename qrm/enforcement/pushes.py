@@ -63,7 +63,7 @@ class Pusher:
         return outcome
 
     async def _update(self, container_id: str, resources: cri.LinuxContainerResources) -> None:
-        async with self._files.updating(container_id):
+        async with self._files.updating(container_id, resources):
             await self._runtime.update(container_id, resources)
 
 

@@ -87,7 +87,7 @@ class Giver:
     async def _one(self, container_id: str, own: Own, weights: Sequence[tuple[int, str]]) -> None:
         resources = self._given_back(own)
         if not own.placed:
-            async with self._files.updating(container_id, resources.cpu_quota):
+            async with self._files.updating(container_id, resources):
                 await self._runtime.update(container_id, resources)
             return
         names = set[str]()

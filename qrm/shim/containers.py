@@ -73,7 +73,7 @@ class ContainerCalls:
             return await self._forward_update(exchange, message)
 
     async def _forward_update(self, exchange: Exchange, message: cri.UpdateContainerResourcesRequest) -> bytes:
-        async with self._files.updating(message.container_id, message.linux.cpu_quota):
+        async with self._files.updating(message.container_id, message.linux):
             return await exchange.forward(message.SerializeToString())
 
     async def _replan(

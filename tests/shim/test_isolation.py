@@ -231,6 +231,14 @@ async def test_after_an_update_that_failed_it_is_idle_again(under: UnderTest) ->
     assert file(under, idle.containers["c0"], "cpu.idle") == "1"
 
 
+async def test_a_container_that_is_idle_no_more_is_not_made_so_again(under: UnderTest) -> None:
+    """An update brings the weight of its profile by now, with all that comes before a weight."""
+    container = (await under.kubelet.start_pod(careful("batch"))).containers["c0"]
+    (under.fake.cgroup_of(container) / "cpu.idle").write_text("1\n")
+    await under.kubelet.update_resources(container, cri.LinuxContainerResources(cpu_shares=512))
+    assert (file(under, container, "cpu.idle"), file(under, container, "cpu.weight")) == ("0", "50")
+
+
 async def test_a_burst_follows_its_quota(under: UnderTest) -> None:
     """Down as well as up: it may never exceed the quota."""
     running = await under.kubelet.start_pod(careful("batch"))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -125,21 +125,23 @@ class ContainerFiles:
             resources.cpu_shares = asked.cpu_shares
 
     @asynccontextmanager
-    async def updating(self, container_id: str, quota: int = 0) -> AsyncIterator[None]:
-        """Around an update of a container, so that the kernel takes it; `quota` is the new one, if there is one.
+    async def updating(self, container_id: str, resources: cri.LinuxContainerResources) -> AsyncIterator[None]:
+        """Around an update of a container by `resources`, so that the kernel takes it.
 
         The runtime writes the weight first, which is refused while cpu.idle is 1, and the quota before the burst, which
         may then exceed it. So both are put to 0 before. On v2 the runtime sets them again from `unified`, last of all;
-        afterwards, and after an update that failed, it is seen to here. What counts is what the kernel has: the
-        container may be idle by a profile that the configuration has no more.
+        what it was not told, and all after an update that failed, is seen to here. What counts is what the kernel has:
+        the container may be idle by a profile that the configuration has no more.
         """
         folders = await self._processes.folders(container_id)
-        before = await asyncio.to_thread(self._unlock, folders, burst=quota > 0)
+        before = await asyncio.to_thread(self._unlock, folders, burst=resources.cpu_quota > 0)
+        told: Collection[str] = ()
         try:
             yield
+            told = resources.unified.keys()
         finally:
             for path, value in before.items():
-                if _try_to_read(path) == "0":
+                if path.name not in told and _try_to_read(path) == "0":
                     _try_to_write(path, value, "0")
 
     def has_disk(self, number: str) -> bool:
