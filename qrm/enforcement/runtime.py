@@ -7,6 +7,7 @@ import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import grpc
@@ -16,6 +17,7 @@ from google.protobuf.message import Message
 
 from qrm.cpuset import CPUSet, NodeSet
 from qrm.enforcement.channel import CallError
+from qrm.enforcement.texts import lenient
 from qrm.errors import ParseError
 from qrm.wire import cri_pb2 as cri
 
@@ -141,7 +143,9 @@ class RuntimeClient:
         if self._retired:
             raise CallError(grpc.StatusCode.UNAVAILABLE, _RETIRED)
         call = self._channel.unary_unary(
-            SERVICE + method, request_serializer=type(request).SerializeToString, response_deserializer=reply.FromString
+            SERVICE + method,
+            request_serializer=type(request).SerializeToString,
+            response_deserializer=partial(lenient, reply),
         )
         self._calls += 1
         self._idle.clear()
