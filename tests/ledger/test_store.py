@@ -30,7 +30,7 @@ def make(name: str, *, container_id: str = "", cpus: str = "4-7", size: int = 0)
         mark=Mark.ADOPTED,
         allocations={CPU: Allocation("dedicated", held, exclusive=held, nodes=NodeSet([1]), why="x" * size)},
         hints={CPU: (TopologyHint(NodeSet([0, 1]), preferred=False),)},
-        asked=b"\x08\x01\xff",
+        asked=b"\x08\x01\xf8\x07\x01",
         applied=held,
         created=12.5,
     )
@@ -173,14 +173,15 @@ def test_the_annotation_keeps_what_cannot_be_learned_elsewhere() -> None:
     kept = read_annotation(annotation(record))
     assert kept is not None
     assert (kept.pool, kept.cpuset, kept.exclusive) == ("dedicated", CPUSet.parse("4-7"), True)
-    assert (kept.pod_cpu, kept.asked_bytes) == (4500, b"\x08\x01\xff")
+    assert (kept.pod_cpu, kept.asked_bytes) == (4500, record.asked)
     assert len(annotation(record)) < 200
 
 
 @pytest.mark.parametrize(
     "text",
     ["", "x", "{}", '{"v":2,"pool":"share","cpus":"0"}', '{"v":1,"pool":"share","cpus":"a-b"}',
-     '{"v":1,"pool":"share","cpus":"0","asked":"%"}'],
+     '{"v":1,"pool":"share","cpus":"0","asked":"%"}', '{"v":1,"pool":"share","cpus":"0","asked":"////"}',
+     '{"v":1,"pool":"share","cpus":"0","pod_cpu":-1}', '{"v":1,"pool":"share","cpus":"0","x":' + "[" * 3000],
 )  # fmt: skip
 def test_an_annotation_of_others_is_no_annotation(text: str) -> None:
     """Whatever is not in our format is ignored rather than guessed at."""

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import grpc
 import pytest
-from hypothesis import Phase, given
+from hypothesis import example, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from qrm.cpuset import CPUSet
+from qrm.demo.fake_runtime import FakeRuntime
 from qrm.demo.kubelet import KubeletClient, RunningPod
 from qrm.ledger.annotation import KEY
 from qrm.ledger.record import CPU, Mark
 from qrm.wire import cri_pb2 as cri
 from tests.odd import LARGEST, RESOURCES, TEXTS, Scene, containers, sandboxes
-from tests.support import UnderTest, dedicated, pod
+from tests.support import HOSTS_OWN, UnderTest, dedicated, pod, under_test
 
-EXAMPLES = 400
+EXAMPLES = 25
 SETS = st.sampled_from(["", "0", "0-3", "2-5", "4-7", "0-7", "63", "999999", "1-0", "x"])
 WHOLE = st.sampled_from([0, 1, 1, 1000, 2000, LARGEST, -1, LARGEST + 1, 10**30, "1", None, 1.5])
 KEPT = st.fixed_dictionaries(
@@ -48,6 +50,9 @@ KEPT = st.fixed_dictionaries(
     },
 ).map(json.dumps)
 """The annotation that qrm leaves at the runtime, damaged."""
+
+UNREADABLE = '{"v":1,"pool":"share","cpus":"0-3","asked":"////"}'
+"""As qrm writes it, but for what should be a message."""
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +126,9 @@ async def come_and_go(under: UnderTest, config: cri.PodSandboxConfig, made: cri.
 
 
 @given(config=sandboxes(), made=containers(), kept=st.one_of(st.none(), KEPT, KEPT, TEXTS))
-@hypothesis_settings(max_examples=EXAMPLES, deadline=None, phases=[Phase.generate], report_multiple_bugs=False)
+@hypothesis_settings(max_examples=EXAMPLES, deadline=None)
+@example(config=cri.PodSandboxConfig(), made=cri.ContainerConfig(), kept=UNREADABLE)
+@example(config=cri.PodSandboxConfig(), made=cri.ContainerConfig(), kept='{"a":' * 3000)
 def test_whatever_runs_is_adopted(
     scene: Scene, config: cri.PodSandboxConfig, made: cri.ContainerConfig, kept: str | None
 ) -> None:
@@ -131,3 +138,16 @@ def test_whatever_runs_is_adopted(
     if kept is not None:
         asked.annotations[KEY] = kept
     scene.run(come_and_go(scene.under, config, asked))
+
+
+@pytest.mark.parametrize("method", ["ContainerStatus", "PodSandboxStatus"])
+async def test_one_of_which_the_runtime_cannot_tell_holds_up_nobody(tmp_path: Path, method: str) -> None:
+    """qrm gets ready and knows the others; the one is adopted as soon as the runtime tells of it."""
+    async with FakeRuntime(tmp_path) as fake, KubeletClient(fake.endpoint) as direct:
+        broken, *others = [(await direct.start_pod(pod(name))).containers["c0"] for name in ("a", "b", "c")]
+        fake.faults.fail(method, grpc.StatusCode.INTERNAL, "its shim is gone")
+        async with under_test(tmp_path, fake=fake, more=f"{HOSTS_OWN}[upkeep]\ndrift_seconds = 3600\n") as under:
+            assert all(under.record(each).mark is Mark.ADOPTED for each in others)
+            assert under.node.book.ledger.find(broken) is None
+            assert await under.node.upkeep.cycle() == "adopted 1"
+            assert under.record(broken).mark is Mark.ADOPTED
