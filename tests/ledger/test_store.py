@@ -44,7 +44,10 @@ def test_a_record_survives_its_stored_form() -> None:
     assert decode(encode(bare)) == bare
 
 
-@pytest.mark.parametrize("text", [b"", b"{}", b"[1]", b'{"key":{"pod_uid":"u","container":"c"}}', b"\xff"])
+@pytest.mark.parametrize(
+    "text",
+    [b"", b"{}", b"[1]", b'{"key":{"pod_uid":"u","container":"c"}}', b"\xff", b'{"x":' * 3000, b'{"nodes":5}'],
+)
 def test_a_line_that_is_no_record_is_an_error_that_quotes_it(text: bytes) -> None:
     """Garbage never becomes a record with defaults."""
     with pytest.raises(LedgerError, match="cannot be read"):
@@ -100,6 +103,22 @@ async def test_a_full_disk_is_an_error_and_the_line_is_written_later(tmp_path: P
     ledger.close()
     ledger, _ = open_ledger(tmp_path / "ledger.db")
     assert sorted(record.key.container for record in ledger) == ["a", "b", "c"]
+    ledger.close()
+
+
+async def test_a_line_that_cannot_be_stored_takes_no_other_with_it(tmp_path: Path) -> None:
+    """It is an error that names the container, and once it is gone the others are written."""
+    ledger, _ = open_ledger(tmp_path / "ledger.db")
+    ledger.put(make("a"))
+    ledger.put(replace(make("half"), sandbox_id="\ud800"))
+    with pytest.raises(LedgerError, match="container half: not storable"):
+        await ledger.flush()
+    assert not ledger.is_durable(make("a").key)
+    ledger.remove(make("half").key)
+    await ledger.flush()
+    ledger.close()
+    ledger, _ = open_ledger(tmp_path / "ledger.db")
+    assert [record.key.container for record in ledger] == ["a"]
     ledger.close()
 
 
