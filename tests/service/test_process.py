@@ -222,6 +222,14 @@ def test_a_metrics_address_in_use_is_a_clear_error() -> None:
             pass
 
 
+@pytest.mark.parametrize("host", ["x" * 64, "a..b", "é..x"])
+def test_a_metrics_host_that_can_be_no_name_is_a_clear_error(host: str) -> None:
+    """It fails in another way than a name that nobody has."""
+    page = metrics_page(f"{host}:1", CollectorRegistry())
+    with pytest.raises(ConfigError, match=r"^metrics\.listen: cannot listen on "), page:
+        pass
+
+
 async def test_a_loop_that_fails_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """One error in a loop is logged and does not end what the loop does."""
     monkeypatch.setattr("qrm.service.tasks._PAUSE", 0.0)
