@@ -16,11 +16,11 @@ from qrm.allocator import Allocation
 from qrm.cpuset import CPUSet, NodeSet
 from qrm.errors import ParseError
 from qrm.ledger.record import CPU, Record
+from qrm.units import LARGEST
 from qrm.wire import cri_pb2 as cri
 
 KEY = "qrm.io/allocation"
-Amount = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-"""A quantity; the API server's upper bound."""
+Amount = Annotated[int, msgspec.Meta(ge=0, le=LARGEST)]
 
 
 class KeptResource(msgspec.Struct, frozen=True, omit_defaults=True):

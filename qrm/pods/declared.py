@@ -16,7 +16,7 @@ from typing import Any
 from qrm.errors import BadRequest, ParseError
 from qrm.pods.model import HUGEPAGES, MEMORY, NET_EGRESS, NET_INGRESS, ContainerKind, ResourceRequest
 from qrm.pods.values import NotAllowed
-from qrm.units import MILLIS_PER_CPU, parse_quantity
+from qrm.units import LARGEST, MILLIS_PER_CPU, parse_quantity
 
 RESOURCES = "qrm.io/resources"
 """The annotation: `{"main": {"cpu": "2", "memory": "4Gi", "vendor.com/fpga": "1"}}`."""
@@ -38,8 +38,7 @@ _EXAMPLE = 'write it like {"main": {"cpu": "2", "memory": "4Gi"}}'
 _NATIVE = (CPU, MEMORY, "ephemeral-storage")
 _EXTENDED = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?/[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 _HUGEPAGES = re.compile(rf"{HUGEPAGES}[1-9][0-9]{{0,9}}(?:[kMGT]|[KMGT]i)?")
-_LARGEST = Decimal(2**63 - 1)
-"""The API server's upper bound of a quantity."""
+_LARGEST = Decimal(LARGEST)
 _LONGEST = 64
 """Characters of a quantity; longer ones are nobody's, and would only cost time."""
 _BITS_PER_MBIT = 1_000_000
