@@ -105,14 +105,16 @@ class Adopter:
     def _allocation(self, request: ResourceRequest, cpus: CPUSet, kept: Kept | None) -> Allocation:
         """What the container holds: the cpuset that it has, exclusively if that is how it came by it."""
         machine = self._book.planner.machine
-        known = (cpus & machine.online) or machine.online
+        known = cpus & machine.online
         own = request.qos.level is QosLevel.DEDICATED and len(cpus) == whole_cpus(request.cpu_millis)
         pool, exclusive = (kept.pool, kept.exclusive) if kept else (DEDICATED if own else "share", own)
-        if kept is not None and known == machine.online:
+        if kept is not None and known in (CPUSet(), machine.online):
             # Somebody has undone it, `qrm reset` perhaps: what was promised counts.
             known = (kept.cpuset & machine.online) or known
-        if (exclusive or pool == DEDICATED) and not self._is_free(known, request):
+        usable = bool(known) and pool == DEDICATED and self._is_free(known, request)
+        if (exclusive or pool == DEDICATED) and not usable:
             pool, exclusive = "share", False
+        known = known or machine.online
         why = "rebuilt from its annotation" if kept else "ran here before qrm came"
         held = known if exclusive else CPUSet()
         return Allocation(pool, known, exclusive=held, nodes=machine.nodes_of(known), why=why)

@@ -53,6 +53,8 @@ KEPT = st.fixed_dictionaries(
 
 UNREADABLE = '{"v":1,"pool":"share","cpus":"0-3","asked":"////"}'
 """As qrm writes it, but for what should be a message."""
+HALF_ALONE = '{"v":1,"pool":"share","cpus":"","exclusive":true}'
+"""A pool that is everybody's, for one alone."""
 
 
 @pytest.fixture(scope="module")
@@ -129,6 +131,7 @@ async def come_and_go(under: UnderTest, config: cri.PodSandboxConfig, made: cri.
 @hypothesis_settings(max_examples=EXAMPLES, deadline=None)
 @example(config=cri.PodSandboxConfig(), made=cri.ContainerConfig(), kept=UNREADABLE)
 @example(config=cri.PodSandboxConfig(), made=cri.ContainerConfig(), kept='{"a":' * 3000)
+@example(config=cri.PodSandboxConfig(), made=cri.ContainerConfig(), kept=HALF_ALONE)
 def test_whatever_runs_is_adopted(
     scene: Scene, config: cri.PodSandboxConfig, made: cri.ContainerConfig, kept: str | None
 ) -> None:
