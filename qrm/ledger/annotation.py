@@ -21,6 +21,8 @@ from qrm.wire import cri_pb2 as cri
 
 KEY = "qrm.io/allocation"
 Amount = Annotated[int, msgspec.Meta(ge=0, le=LARGEST)]
+Node = Annotated[int, msgspec.Meta(ge=0, le=999_999)]
+"""As far as `IdSet` reads."""
 
 
 class KeptResource(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -28,7 +30,7 @@ class KeptResource(msgspec.Struct, frozen=True, omit_defaults=True):
 
     pool: str
     nodes: str = ""
-    amounts: dict[str, dict[int, Amount]] = {}
+    amounts: dict[str, dict[Node, Amount]] = {}
     device: str = ""
 
     def allocation(self) -> Allocation:

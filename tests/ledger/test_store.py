@@ -200,7 +200,10 @@ def test_the_annotation_keeps_what_cannot_be_learned_elsewhere() -> None:
     "text",
     ["", "x", "{}", '{"v":2,"pool":"share","cpus":"0"}', '{"v":1,"pool":"share","cpus":"a-b"}',
      '{"v":1,"pool":"share","cpus":"0","asked":"%"}', '{"v":1,"pool":"share","cpus":"0","asked":"////"}',
-     '{"v":1,"pool":"share","cpus":"0","pod_cpu":-1}', '{"v":1,"pool":"share","cpus":"0","x":' + "[" * 3000],
+     '{"v":1,"pool":"share","cpus":"0","pod_cpu":-1}',
+     '{"v":1,"pool":"share","cpus":"0","others":{"memory":{"pool":"m","amounts":{"memory":{"-1":1}}}}}',
+     '{"v":1,"pool":"share","cpus":"0","others":{"memory":{"pool":"m","amounts":{"memory":{"0":-1}}}}}',
+     '{"v":1,"pool":"share","cpus":"0","x":' + "[" * 3000],
 )  # fmt: skip
 def test_an_annotation_of_others_is_no_annotation(text: str) -> None:
     """Whatever is not in our format is ignored rather than guessed at."""
