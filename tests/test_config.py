@@ -72,6 +72,8 @@ def test_unknown_key(text: str, field: str) -> None:
         ("upkeep = 3\n", "upkeep", "3"),
         ("[allocators]\ncpu = 3\n", "allocators", "`int`"),
         ("[shim]\nsocket = '/run/qrm/'\n", "", "shim.socket = '/run/qrm/'"),
+        ("[shim]\nsocket = '/run/qrm.sock'\n", "", "shim.socket = '/run/qrm.sock': in a folder that others need"),
+        ("[shim]\nadmin_socket = '/var/run/a.sock'\n", "", "shim.admin_socket = '/var/run/a.sock': in a folder"),
         ('[state]\ndirectory = "/a\\u0000"\n', "state.directory", "NUL"),
         ("[plugins]\nrequired = ['cpu', \"\\u0000\"]\n", "plugins.required.1", "NUL"),
         ("[plugins]\nallowed_uid = -1\n", "plugins.allowed_uid", "-1"),

@@ -12,6 +12,9 @@ import msgspec
 from qrm.config.sections import Config
 from qrm.errors import ConfigError
 
+_OTHERS = tuple(map(Path, ("/var/run", "/var/lib", "/var/tmp")))  # noqa: S108 - to refuse it
+"""Folders of everybody that are not at the root."""
+
 
 def load(path: Path) -> Config:
     """Read and check the file at `path`.
@@ -59,6 +62,9 @@ def _check_paths(config: Config) -> None:
             raise ConfigError(f"{name} = {path!r}: not an absolute path", hint="write one that begins with /")
         if name.startswith("shim.") and path.endswith("/"):
             raise ConfigError(f"{name} = {path!r}: a folder, not a socket", hint="write the name of a socket in it")
+        if name.startswith("shim.") and (len(Path(path).parts) < 4 or Path(path).parent in _OTHERS):
+            hint = "qrm closes its sockets' folder to everybody else: write /run/qrm/qrm.sock, or another of its own"
+            raise ConfigError(f"{name} = {path!r}: in a folder that others need", hint=hint)
 
 
 def _check(config: Config) -> None:

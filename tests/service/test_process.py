@@ -179,7 +179,7 @@ async def test_a_reload_changes_what_may_change(tmp_path: Path) -> None:
         under.node.apply(changed)
         started = await under.kubelet.start_pod(pod("web"))
         assert under.record(started.containers["c0"]).request.qos.level == "system_cores"
-        elsewhere = parse('[shim]\nsocket = "/elsewhere/qrm.sock"\n')
+        elsewhere = parse('[shim]\nsocket = "/elsewhere/qrm/qrm.sock"\n')
         under.node.apply(elsewhere)
         assert under.node.config.shim.socket == under.config.shim.socket
 
