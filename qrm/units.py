@@ -20,6 +20,9 @@ MAX_SHARES = 262144
 DEFAULT_PERIOD = 100_000
 """The CFS period in microseconds where a message has none (kubelet's QuotaPeriod)."""
 
+LARGEST = 2**63 - 1
+"""The API server's upper bound of a quantity."""
+
 _SUFFIXES = {
     "": Decimal(1),
     **{suffix: Decimal(1000) ** power for power, suffix in enumerate(("k", "M", "G", "T", "P", "E"), 1)},
@@ -40,10 +43,13 @@ def millis_from_shares(shares: int) -> int:
 
 
 def millis_from_quota(quota: int, period: int) -> int | None:
-    """The limit in millicores behind a CFS quota and period in microseconds; None where there is no limit."""
+    """The limit in millicores behind a CFS quota and period in microseconds; None where there is no limit.
+
+    A period of 0 or less is none that the kernel takes, and reads as not said; the result ends at `LARGEST`.
+    """
     if quota <= 0:
         return None
-    return quota * MILLIS_PER_CPU // (period or DEFAULT_PERIOD)
+    return min(quota * MILLIS_PER_CPU // (period if period > 0 else DEFAULT_PERIOD), LARGEST)
 
 
 def request_millis(shares: int, quota: int, period: int) -> int:

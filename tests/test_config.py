@@ -71,12 +71,20 @@ def test_unknown_key(text: str, field: str) -> None:
         ("[log]\nlevel = 'loud'\n", "log.level", "'loud'"),
         ("upkeep = 3\n", "upkeep", "3"),
         ("[allocators]\ncpu = 3\n", "allocators", "`int`"),
+        ("[shim]\nsocket = '/run/qrm/'\n", "", "shim.socket = '/run/qrm/'"),
+        ("[shim]\nsocket = '/run/qrm.sock'\n", "", "shim.socket = '/run/qrm.sock': in a folder that others need"),
+        ("[shim]\nadmin_socket = '/var/run/a.sock'\n", "", "shim.admin_socket = '/var/run/a.sock': in a folder"),
+        ('[state]\ndirectory = "/a\\u0000"\n', "state.directory", "NUL"),
+        ("[plugins]\nrequired = ['cpu', \"\\u0000\"]\n", "plugins.required.1", "NUL"),
+        ("[plugins]\nallowed_uid = -1\n", "plugins.allowed_uid", "-1"),
+        (f"[profiles.p]\nmemory_high = '{'9' * 5000}'\n", "profiles.p.memory_high", "regex"),
+        (f"[rdt.classes.p]\nl3 = '0x{'f' * 5000}'\n", "rdt.classes.p.l3", "regex"),
     ],
 )
 def test_wrong_value(text: str, field: str, value: str) -> None:
     """A value that cannot be used is an error that names the field and the value, and has a remedy."""
     error = _refused(text)
-    assert error.message.startswith(f"qrm.toml: {field}")
+    assert not field or error.message.startswith(f"qrm.toml: {field}")
     assert value in error.message.removeprefix(f"qrm.toml: {field}")
     assert error.hint
 
@@ -89,6 +97,12 @@ def test_choices() -> None:
 def test_not_toml() -> None:
     """A file that is not TOML is an error with the line."""
     assert re.search(r"qrm.toml is not TOML: .*line 3", _refused("[shim]\n\nsocket = \n").message)
+
+
+@pytest.mark.parametrize("text", [f"a = {'9' * 5000}", f"a = {'[' * 5000}", f"a = {'{a=' * 5000}", "a = 1\0"])
+def test_beyond_what_is_read(text: str) -> None:
+    """Numbers and tables that Python gives up on are errors of the file like any other."""
+    assert _refused(text).message.startswith("qrm.toml is not TOML: ")
 
 
 @pytest.mark.parametrize("content", [None, b"\xff\xfe", "folder"])
@@ -129,7 +143,8 @@ def test_address(text: str, expected: tuple[str, int]) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["9317", "localhost", "localhost:", "localhost:http", "localhost:65536", "host:-1", "h:१"]
+    "text",
+    ["9317", "localhost", "localhost:", "localhost:http", "localhost:65536", "host:-1", "h:१", "h:" + "9" * 5000],
 )
 def test_bad_address(text: str) -> None:
     """A metrics address without a usable port is an error that names field, value and remedy."""

@@ -24,9 +24,9 @@ Percentile = Annotated[float, Meta(ge=0, le=100)]
 Microseconds = Annotated[int, Meta(ge=0, le=(1 << 32) - 1)]
 Scaling = Annotated[float, Meta(ge=1, le=10_000)]
 """Percent; the kernel's own bounds (block/blk-iocost.c, VRATE_MIN_PPM and VRATE_MAX_PPM)."""
-Share = Annotated[str, Meta(pattern=r"^(|\d{1,4}%|\d+(\.\d+)?([kMGTPE]|[KMGTPE]i)?)$")]
+Share = Annotated[str, Meta(pattern=r"^(|\d{1,4}%|\d{1,18}(\.\d{1,9})?([kMGTPE]|[KMGTPE]i)?)$")]
 """A share of the memory request such as "120%", or a quantity of bytes such as "2Gi"; "": not ours to set."""
-Ways = Annotated[str, Meta(pattern=r"^(|100%|\d{1,2}%|0x[0-9a-fA-F]+)$")]
+Ways = Annotated[str, Meta(pattern=r"^(|100%|\d{1,2}%|0x[0-9a-fA-F]{1,16})$")]
 """A share of a cache such as "30%", or a mask of its ways such as "0x3f"; "": all of it."""
 
 
@@ -106,7 +106,7 @@ class RdtClass(Section, frozen=True):
     """Where it is to differ; needs a mount with cdpl2."""
     l2_data: Ways = ""
     """Where it is to differ; needs a mount with cdpl2."""
-    memory_bandwidth: Annotated[str, Meta(pattern=r"^(|100%|\d{1,2}%|\d+)$")] = ""
+    memory_bandwidth: Annotated[str, Meta(pattern=r"^(|100%|\d{1,2}%|\d{1,9})$")] = ""
     """A share such as "40%", or a number in the platform's unit: percent (Intel), 1/8 GB/s (AMD), or MiB/s (a mount
     with mba_MBps); "": all of it."""
     from_top: bool = False

@@ -12,6 +12,9 @@ import msgspec
 from qrm.config.sections import Config
 from qrm.errors import ConfigError
 
+_OTHERS = tuple(map(Path, ("/var/run", "/var/lib", "/var/tmp")))  # noqa: S108 - to refuse it
+"""Folders of everybody that are not at the root."""
+
 
 def load(path: Path) -> Config:
     """Read and check the file at `path`.
@@ -30,8 +33,10 @@ def parse(text: str, source: str = "configuration") -> Config:
     """Check TOML `text`; `source` names it in errors. Raises ConfigError as `load` does."""
     try:
         values = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # also numbers too long and tables too deep for Python to read
         raise ConfigError(f"{source} is not TOML: {error}") from error
+    if path := _with_nul(values):
+        raise ConfigError(f"{source}: {path}: has a NUL in it", hint="leave it out: nothing can be called so")
     try:
         config = msgspec.convert(values, Config)
     except msgspec.ValidationError as error:
@@ -43,8 +48,8 @@ def parse(text: str, source: str = "configuration") -> Config:
     return config
 
 
-def _check(config: Config) -> None:
-    """What no type can say."""
+def _check_paths(config: Config) -> None:
+    """That paths are absolute, and sockets no folders."""
     paths = {
         "shim.socket": config.shim.socket,
         "shim.admin_socket": config.shim.admin_socket,
@@ -55,6 +60,16 @@ def _check(config: Config) -> None:
     for name, path in paths.items():
         if not path.startswith("/"):
             raise ConfigError(f"{name} = {path!r}: not an absolute path", hint="write one that begins with /")
+        if name.startswith("shim.") and path.endswith("/"):
+            raise ConfigError(f"{name} = {path!r}: a folder, not a socket", hint="write the name of a socket in it")
+        if name.startswith("shim.") and (len(Path(path).parts) < 4 or Path(path).parent in _OTHERS):
+            hint = "qrm closes its sockets' folder to everybody else: write /run/qrm/qrm.sock, or another of its own"
+            raise ConfigError(f"{name} = {path!r}: in a folder that others need", hint=hint)
+
+
+def _check(config: Config) -> None:
+    """What no type can say."""
+    _check_paths(config)
     if str(socket_path(config.runtime.endpoint)) in (config.shim.socket, config.shim.admin_socket):
         raise ConfigError(
             f"runtime.endpoint = {config.runtime.endpoint!r}: that is a socket of qrm itself",
@@ -73,6 +88,17 @@ def _check(config: Config) -> None:
     for name in ("directory", "registration_socket"):
         if (path := getattr(config.plugins, name)) and not path.startswith("/"):
             raise ConfigError(f"plugins.{name} = {path!r}: not an absolute path", hint="write one that begins with /")
+
+
+def _with_nul(value: Any) -> str:
+    """The keys to a text with a NUL in it, which is no path, name or address; "" where there is none."""
+    members = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, each in members:
+        if "\0" in str(key) or (isinstance(each, str) and "\0" in each):
+            return str(key).replace("\0", "\\0")
+        if inner := _with_nul(each):
+            return f"{key}.{inner}"
+    return ""
 
 
 def _located(message: str, values: dict[str, Any]) -> str:
@@ -133,7 +159,7 @@ def _type_at(where: str) -> Any:
 def split_address(text: str) -> tuple[str, int]:
     """HOST:PORT as a pair; IPv6 hosts stand in brackets. Raises ConfigError."""
     host, colon, port = text.rpartition(":")
-    if not colon or not port.isascii() or not port.isdecimal() or int(port) > 65535:
+    if not colon or not port.isascii() or not port.isdecimal() or len(port) > 5 or int(port) > 65535:
         raise ConfigError(
             f"metrics.listen: {text!r} is not HOST:PORT", hint='for example "127.0.0.1:9317", "" for none'
         )

@@ -91,7 +91,7 @@ class PluginsSection(Section, frozen=True):
     """Where they put their sockets, such as /var/lib/kubelet/plugins_registry; empty: nobody looks."""
     registration_socket: str = ""
     """Where they register themselves, such as /var/lib/kubelet/resource-plugins/kubelet.sock; empty: nowhere."""
-    allowed_uid: int | None = None
+    allowed_uid: Annotated[int, Meta(ge=0, le=(1 << 32) - 2)] | None = None
     """Whose plugins are taken besides root's."""
     required: tuple[str, ...] = ()
     """Resources that must come from a plugin, such as cpu where [allocators.cpu] is left out: without it, requests for

@@ -108,7 +108,7 @@ def container_config(pod: Pod, spec: ContainerSpec, *, attempt: int = 0) -> cri_
     return cri_pb2.ContainerConfig(
         metadata=cri_pb2.ContainerMetadata(name=spec.name, attempt=attempt),
         image=cri_pb2.ImageSpec(image=spec.image),
-        command=spec.command,
+        command=[each.encode() for each in spec.command],
         labels={**_pod_labels(pod), "io.kubernetes.container.name": spec.name},
         annotations={
             "io.kubernetes.container.hash": _spec_hash(spec),

@@ -32,6 +32,11 @@ class CallError(Exception):
         """Whether the runtime itself has answered that it did not do it."""
         return self.code not in _UNKNOWN_OUTCOME
 
+    @property
+    def runtime_away(self) -> bool:
+        """Whether the next call would fail too; other errors are about what was asked for."""
+        return self.code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+
 
 _UNKNOWN_OUTCOME = frozenset(
     {grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE}

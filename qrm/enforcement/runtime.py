@@ -7,6 +7,7 @@ import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import grpc
@@ -16,6 +17,7 @@ from google.protobuf.message import Message
 
 from qrm.cpuset import CPUSet, NodeSet
 from qrm.enforcement.channel import CallError
+from qrm.enforcement.texts import lenient
 from qrm.errors import ParseError
 from qrm.wire import cri_pb2 as cri
 
@@ -97,9 +99,9 @@ class RuntimeClient:
         config = cri.PodSandboxConfig(
             metadata=reply.status.metadata, labels=reply.status.labels, annotations=reply.status.annotations
         )
-        told = _info(reply.info).get("config", {}).get("linux") or {}
-        config.linux.cgroup_parent = told.get("cgroup_parent", "")
-        config.linux.resources.CopyFrom(_resources(told.get("resources")))
+        told = _part(_info(reply.info), "config", "linux")
+        config.linux.cgroup_parent = _text(told, "cgroup_parent")
+        config.linux.resources.CopyFrom(_resources(_part(told, "resources")))
         return config
 
     async def sandbox(self, sandbox_id: str) -> SandboxDetails:
@@ -107,7 +109,7 @@ class RuntimeClient:
         request = cri.PodSandboxStatusRequest(pod_sandbox_id=sandbox_id, verbose=True)
         reply = await self._call("PodSandboxStatus", request, cri.PodSandboxStatusResponse)
         info = _info(reply.info)
-        pid = int(info.get("pid") or 0)
+        pid = _pid(info)
         return SandboxDetails(reply.status, pid, _netns(reply.status, info, pid))
 
     async def stop_sandbox(self, sandbox_id: str) -> None:
@@ -122,15 +124,15 @@ class RuntimeClient:
         request = cri.ContainerStatusRequest(container_id=container_id, verbose=True)
         reply = await self._call("ContainerStatus", request, cri.ContainerStatusResponse)
         info = _info(reply.info)
-        spec = ((info.get("runtimeSpec") or {}).get("linux") or {}).get("resources") or {}
-        asked = ((info.get("config") or {}).get("linux") or {}).get("resources")
-        cpu = spec.get("cpu") or {}
+        spec = _part(info, "runtimeSpec", "linux", "resources")
+        asked = _part(info, "config", "linux", "resources")
+        cpu = _part(spec, "cpu")
         try:
-            cpus, mems = CPUSet.parse(cpu.get("cpus", "")), NodeSet.parse(cpu.get("mems", ""))
+            cpus, mems = CPUSet.parse(_text(cpu, "cpus")), NodeSet.parse(_text(cpu, "mems"))
         except ParseError:
             cpus, mems = CPUSet(), NodeSet()
-        unified = {str(key): str(value) for key, value in (spec.get("unified") or {}).items()}
-        return ContainerDetails(reply.status, int(info.get("pid") or 0), cpus, mems, _resources(asked), unified)
+        unified = {str(key): str(value) for key, value in _part(spec, "unified").items()}
+        return ContainerDetails(reply.status, _pid(info), cpus, mems, _resources(asked), unified)
 
     async def update(self, container_id: str, resources: cri.LinuxContainerResources) -> None:
         """Change a container's resources; zero and empty fields stay as they are."""
@@ -141,7 +143,9 @@ class RuntimeClient:
         if self._retired:
             raise CallError(grpc.StatusCode.UNAVAILABLE, _RETIRED)
         call = self._channel.unary_unary(
-            SERVICE + method, request_serializer=type(request).SerializeToString, response_deserializer=reply.FromString
+            SERVICE + method,
+            request_serializer=type(request).SerializeToString,
+            response_deserializer=partial(lenient, reply),
         )
         self._calls += 1
         self._idle.clear()
@@ -163,8 +167,9 @@ class RuntimeClient:
 
 def _netns(status: cri.PodSandboxStatus, info: dict[str, Any], pid: int) -> str:
     """The path in the runtime's own spec, else the one of the pod's first process; "" for host networking."""
-    namespaces = ((info.get("runtimeSpec") or {}).get("linux") or {}).get("namespaces") or []
-    paths = [str(each.get("path") or "") for each in namespaces if each.get("type") == "network"]
+    namespaces = _part(info, "runtimeSpec", "linux").get("namespaces")
+    listed = [each for each in namespaces if isinstance(each, dict)] if isinstance(namespaces, list) else []
+    paths = [_text(each, "path") for each in listed if each.get("type") == "network"]
     if paths and paths[0]:
         return paths[0]
     if status.linux.namespaces.options.network == cri.NamespaceMode.NODE or not pid:
@@ -172,18 +177,35 @@ def _netns(status: cri.PodSandboxStatus, info: dict[str, Any], pid: int) -> str:
     return f"/proc/{pid}/ns/net"
 
 
-def _info(info: Any) -> dict[str, Any]:
-    """Containerd's verbose JSON; an empty one where the runtime has none."""
+def _info(info: Mapping[str, str]) -> dict[str, Any]:
+    """Containerd's verbose JSON; an empty one where the runtime has none. Other runtimes' may have any shape."""
     try:
         parsed = json.loads(info.get("info", "{}"))
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return parsed if isinstance(parsed, dict) else {}
 
 
-def _resources(told: dict[str, Any] | None) -> cri.LinuxContainerResources:
+def _part(whole: object, *keys: str) -> dict[str, Any]:
+    """The object at `keys`; an empty one where there is none."""
+    for key in keys:
+        whole = whole.get(key) if isinstance(whole, dict) else None
+    return whole if isinstance(whole, dict) else {}
+
+
+def _text(part: Mapping[str, Any], key: str) -> str:
+    found = part.get(key)
+    return found if isinstance(found, str) else ""
+
+
+def _pid(info: Mapping[str, Any]) -> int:
+    found = info.get("pid")
+    return found if isinstance(found, int) and found > 0 else 0
+
+
+def _resources(told: dict[str, Any]) -> cri.LinuxContainerResources:
     """The resources in containerd's JSON, which spells the fields as the protocol does."""
     made = cri.LinuxContainerResources()
     with contextlib.suppress(json_format.ParseError):
-        json_format.ParseDict(told or {}, made, ignore_unknown_fields=True)
+        json_format.ParseDict(told, made, ignore_unknown_fields=True)
     return made

@@ -7,16 +7,22 @@ rest comes from the container's labels, its sandbox and its present cpuset.
 from __future__ import annotations
 
 import base64
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
+from google.protobuf.message import DecodeError
 
 from qrm.allocator import Allocation
 from qrm.cpuset import CPUSet, NodeSet
 from qrm.errors import ParseError
 from qrm.ledger.record import CPU, Record
+from qrm.units import LARGEST
+from qrm.wire import cri_pb2 as cri
 
 KEY = "qrm.io/allocation"
+Amount = Annotated[int, msgspec.Meta(ge=0, le=LARGEST)]
+Node = Annotated[int, msgspec.Meta(ge=0, le=999_999)]
+"""As far as `IdSet` reads."""
 
 
 class KeptResource(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -24,7 +30,7 @@ class KeptResource(msgspec.Struct, frozen=True, omit_defaults=True):
 
     pool: str
     nodes: str = ""
-    amounts: dict[str, dict[int, int]] = {}
+    amounts: dict[str, dict[Node, Amount]] = {}
     device: str = ""
 
     def allocation(self) -> Allocation:
@@ -43,9 +49,9 @@ class Kept(msgspec.Struct, frozen=True, omit_defaults=True):
     cpus: str
     """Kernel list format, as it was at creation."""
     exclusive: bool = False
-    pod_cpu: int = 0
+    pod_cpu: Amount = 0
     """The whole pod's request in millicores."""
-    quantities: dict[str, int] = {}
+    quantities: dict[str, Amount] = {}
     """What is asked besides CPU."""
     others: dict[str, KeptResource] = {}
     """What is held besides CPU, by resource."""
@@ -86,13 +92,13 @@ def annotation(record: Record) -> str:
 
 
 def read_annotation(text: str) -> Kept | None:
-    """What `annotation` wrote; None for anything else, such as another version's."""
+    """What `annotation` wrote; None for anything else, such as another version's, or where somebody has damaged it."""
     try:
         kept = msgspec.json.decode(text, type=Kept)
-        base64.b64decode(kept.asked, validate=True)
+        cri.LinuxContainerResources.FromString(base64.b64decode(kept.asked, validate=True))
         CPUSet.parse(kept.cpus)
         for each in kept.others.values():
             each.allocation()
-    except (msgspec.MsgspecError, ParseError, ValueError):
+    except (msgspec.MsgspecError, ParseError, ValueError, DecodeError, RecursionError):
         return None
     return kept

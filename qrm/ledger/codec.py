@@ -19,6 +19,8 @@ def _encode_set(value: Any) -> str:
 
 def _decode_set(kind: type, value: Any) -> Any:
     if issubclass(kind, IdSet):
+        if not isinstance(value, str):
+            raise ParseError(f"{value!r} is not a list of ids")
         return kind.parse(value)
     raise NotImplementedError(f"{kind.__name__} has no stored form")
 
@@ -28,13 +30,16 @@ _DECODER = msgspec.json.Decoder(Record, dec_hook=_decode_set)
 
 
 def encode(record: Record) -> bytes:
-    """`record` as JSON."""
-    return _ENCODER.encode(record)
+    """`record` as JSON; raises LedgerError where something in it has no stored form, such as half a surrogate."""
+    try:
+        return _ENCODER.encode(record)
+    except (msgspec.MsgspecError, NotImplementedError, OverflowError, TypeError, ValueError) as error:
+        raise LedgerError(f"{record.request.pod}, container {record.key.container}: not storable: {error}") from error
 
 
 def decode(text: bytes) -> Record:
     """The record in `text`; raises LedgerError where it is none."""
     try:
         return _DECODER.decode(text)
-    except (msgspec.MsgspecError, ParseError) as error:
+    except (msgspec.MsgspecError, ParseError, RecursionError, TypeError) as error:
         raise LedgerError(f"a line of the ledger cannot be read: {error}: {text[:200]!r}") from error

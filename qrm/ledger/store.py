@@ -86,10 +86,10 @@ class Ledger:
         async with self._lock:
             if self._closed and self._dirty:
                 raise LedgerError(f"{self.path} is closed", hint="this process has retired, another one serves")
-            keys, self._dirty = self._dirty, set()
-            if not keys:
+            if not self._dirty:
                 return
-            lines = [(key, encode(self._records[key]) if key in self._records else None) for key in keys]
+            lines = [(key, encode(self._records[key]) if key in self._records else None) for key in self._dirty]
+            keys, self._dirty = self._dirty, set()
             self._writing = keys
             try:
                 await asyncio.get_running_loop().run_in_executor(self._thread, self._write, lines)

@@ -15,8 +15,8 @@ from typing import Any
 
 from qrm.errors import BadRequest, ParseError
 from qrm.pods.model import HUGEPAGES, MEMORY, NET_EGRESS, NET_INGRESS, ContainerKind, ResourceRequest
-from qrm.pods.values import NotAllowed
-from qrm.units import MILLIS_PER_CPU, parse_quantity
+from qrm.pods.values import NotAllowed, without_repeats
+from qrm.units import LARGEST, MILLIS_PER_CPU, parse_quantity
 
 RESOURCES = "qrm.io/resources"
 """The annotation: `{"main": {"cpu": "2", "memory": "4Gi", "vendor.com/fpga": "1"}}`."""
@@ -38,8 +38,7 @@ _EXAMPLE = 'write it like {"main": {"cpu": "2", "memory": "4Gi"}}'
 _NATIVE = (CPU, MEMORY, "ephemeral-storage")
 _EXTENDED = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?/[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 _HUGEPAGES = re.compile(rf"{HUGEPAGES}[1-9][0-9]{{0,9}}(?:[kMGT]|[KMGT]i)?")
-_LARGEST = Decimal(2**63 - 1)
-"""The API server's upper bound of a quantity."""
+_LARGEST = Decimal(LARGEST)
 _LONGEST = 64
 """Characters of a quantity; longer ones are nobody's, and would only cost time."""
 _BITS_PER_MBIT = 1_000_000
@@ -72,7 +71,7 @@ def read_declared(annotations: Mapping[str, str]) -> Mapping[str, Declared]:
         return {}
     try:
         # Numbers stay as they are written, because 1.1 has no exact binary form.
-        containers = json.loads(text, object_pairs_hook=_without_repeats, parse_int=str, parse_float=str)
+        containers = json.loads(text, object_pairs_hook=without_repeats, parse_int=str, parse_float=str)
     except (ValueError, RecursionError) as error:
         raise BadRequest(f"{RESOURCES} is {_shown(text)}: {_cut(str(error))}", hint=_EXAMPLE) from None
     if not isinstance(containers, dict):
@@ -256,15 +255,6 @@ def _objects(parent: Mapping[str, Any], key: str) -> Iterator[Mapping[str, Any]]
 def _part(parent: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     found = parent.get(key)
     return found if isinstance(found, dict) else {}
-
-
-def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    members: dict[str, Any] = {}
-    for name, value in pairs:
-        if name in members:
-            raise ValueError(f"{name!r} is there twice")
-        members[name] = value
-    return members
 
 
 def _shown(value: object) -> str:

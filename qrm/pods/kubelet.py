@@ -154,8 +154,12 @@ class KubeletPods:
 
 def _check(access: KubeletSection) -> None:
     """Raise ConfigError where `access` can never work, naming the setting."""
-    url = urlsplit(access.pods_url)
-    if url.scheme not in ("http", "https") or not url.hostname:
+    try:
+        url = urlsplit(access.pods_url)
+        usable = url.scheme in ("http", "https") and url.hostname and url.port != 0
+    except ValueError:  # a port that is no number, or a bracket that is not closed
+        usable = False
+    if not usable:
         hint = "such as https://127.0.0.1:10250/pods"
         raise ConfigError(f"kubelet.pods_url: {access.pods_url!r} is no web address", hint=hint)
     if access.token_file and url.scheme == "http":  # where anybody may listen while kubelet does not

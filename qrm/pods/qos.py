@@ -14,7 +14,7 @@ from typing import Any
 from qrm.errors import BadRequest
 from qrm.pods import values
 from qrm.pods.model import CpuEnhancement, MemoryEnhancement, NetworkEnhancement, Qos, QosLevel
-from qrm.pods.values import NotAllowed, Reader
+from qrm.pods.values import NotAllowed, Reader, without_repeats
 
 DOMAIN = "katalyst.kubewharf.io/"
 QOS_LEVEL = f"{DOMAIN}qos_level"
@@ -153,20 +153,11 @@ def _enhancements(annotations: Mapping[str, str], level: QosLevel) -> Iterator[_
 def _members(annotation: str, text: str) -> dict[str, Any]:
     """The members of the JSON object `text`."""
     try:
-        members = json.loads(text, object_pairs_hook=_without_repeats)
+        members = json.loads(text, object_pairs_hook=without_repeats)
     except (ValueError, RecursionError) as error:
         raise _refusal(annotation, "", repr(text), f"a JSON object of strings ({_cut(str(error))})") from None
     if not isinstance(members, dict):
         raise _refusal(annotation, "", repr(text), 'a JSON object of strings, such as {"key": "value"}')
-    return members
-
-
-def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    members: dict[str, Any] = {}
-    for name, value in pairs:
-        if name in members:
-            raise ValueError(f"{name!r} is there twice")
-        members[name] = value
     return members
 
 

@@ -5,6 +5,7 @@ A `Reader` is given the text and the pod's level; it answers with the value, or 
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from typing import Any
@@ -40,6 +41,16 @@ _NUMBER = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?")
 
 class NotAllowed(Exception):
     """The value is not one of those that its text, which follows "allowed: ", describes."""
+
+
+def without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The members of a JSON object, for `json.loads`; raises ValueError for two of one name."""
+    members: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in members:
+            raise ValueError(f"{name!r} is there twice")
+        members[name] = value
+    return members
 
 
 def flag(text: str, _level: QosLevel) -> bool:
@@ -115,8 +126,9 @@ def profile_name(text: str, _level: QosLevel) -> str:
 def io_limits(text: str, _level: QosLevel) -> dict[str, IoLimits]:
     """Limits by device, as JSON."""
     try:
+        json.loads(text, object_pairs_hook=without_repeats)
         return msgspec.json.decode(text, type=dict[str, IoLimits])
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise NotAllowed(
             f'JSON such as {{"/dev/sda": {{"rbps": 0, "wbps": 1048576, "riops": 0, "wiops": 100}}}} ({error})'
         ) from None

@@ -27,7 +27,7 @@ def metrics_page(listen: str, registry: CollectorRegistry) -> Iterator[None]:
     host, port = split_address(listen)
     try:
         server, thread = start_http_server(port, host, registry)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # a host that can be no name fails to be encoded as one
         raise ConfigError(f"metrics.listen: cannot listen on {listen}: {error}", hint='another port, or ""') from error
     try:
         yield

@@ -12,6 +12,7 @@ from qrm.allocation.placements import Ask, Reservation
 from qrm.enforcement.channel import CallError
 from qrm.enforcement.gone_disks import let_go
 from qrm.enforcement.isolation.knobs import IO_MAX
+from qrm.enforcement.texts import lenient, strict
 from qrm.errors import BadRequest, DoesNotFit, QrmError
 from qrm.ledger.record import CPU, Record
 from qrm.pods.request import merge_asked, with_resources
@@ -36,7 +37,8 @@ class ContainerCalls:
 
     async def update(self, exchange: Exchange) -> bytes:
         """kubelet's memory, quota and shares, our cpuset; a changed CPU request is planned anew first."""
-        message = cri.UpdateContainerResourcesRequest.FromString(exchange.request)
+        with self._context.refusals():
+            message = strict(cri.UpdateContainerResourcesRequest, exchange.request)
         record = await self._context.record(message.container_id)
         if record is None or not record.running:
             return await exchange.forward(exchange.request)
@@ -145,7 +147,7 @@ class ContainerCalls:
     async def status(self, exchange: Exchange) -> bytes:
         """Where we changed numbers, kubelet and its users see kubelet's own."""
         raw = await exchange.forward(exchange.request)
-        reply = cri.ContainerStatusResponse.FromString(raw)
+        reply = lenient(cri.ContainerStatusResponse, raw)
         record = self._ledger.find(reply.status.id)
         if record is None or not reply.status.resources.HasField("linux"):
             return raw

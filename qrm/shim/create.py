@@ -8,6 +8,7 @@ from google.protobuf.message import DecodeError
 
 from qrm.allocation.placements import Ask, Reservation
 from qrm.enforcement.channel import CallError
+from qrm.enforcement.texts import strict
 from qrm.errors import BadRequest, DoesNotFit
 from qrm.ledger.annotation import KEY, annotation
 from qrm.ledger.record import CPU, Record
@@ -34,7 +35,7 @@ class CreateContainer:
         """Place the container, send it on, and write down what came of it."""
         context = self._context
         with context.refusals(), self._placements.metrics.step("read"):
-            message = cri.CreateContainerRequest.FromString(exchange.request)
+            message = strict(cri.CreateContainerRequest, exchange.request)
             ask = await self._read(message)
             context.files.admit(ask.request.qos, amounts(ask.request, message.config.linux.resources))
             await isolate_unknown(context, ask.sandbox_id)

@@ -9,6 +9,7 @@ import structlog
 
 from qrm.enforcement.channel import CallError
 from qrm.enforcement.isolation.dimension import NotEnforced
+from qrm.enforcement.texts import lenient, strict
 from qrm.pods.declared import read_declared, with_bandwidth
 from qrm.pods.request import read_sandbox_qos
 from qrm.shim.context import Context
@@ -32,8 +33,8 @@ class SandboxCalls:
 
         What isolates the pod as a whole is in force when kubelet hears of it: everything in the pod comes later.
         """
-        message = cri.RunPodSandboxRequest.FromString(exchange.request)
         with self._context.refusals():
+            message = strict(cri.RunPodSandboxRequest, exchange.request)
             qos = read_sandbox_qos(message.config, self._context.defaults())
             with_bandwidth(read_declared(message.config.annotations), message.config.annotations)
             self._context.files.profile(qos)
@@ -71,7 +72,7 @@ class SandboxCalls:
 
     async def update(self, exchange: Exchange) -> bytes:
         """The pod's new total; kubelet goes on with a resize where the runtime does not know this call."""
-        message = cri.UpdatePodSandboxResourcesRequest.FromString(exchange.request)
+        message = lenient(cri.UpdatePodSandboxResourcesRequest, exchange.request)
         try:
             return await exchange.forward(exchange.request)
         except CallError as error:

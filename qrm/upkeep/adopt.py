@@ -41,6 +41,8 @@ class Adopter:
     async def adopt(self, containers: Iterable[cri.Container], defaults: QosDefaults) -> int:
         """Add a record for each of `containers`, oldest first; returns how many. Nothing is flushed or told.
 
+        One of which the runtime does not tell, or which qrm fails at, is left out, and is no matter of the others.
+
         Raises:
             CallError: the runtime went away in the middle.
         """
@@ -53,12 +55,16 @@ class Adopter:
                 if sandbox is None:
                     sandbox = await self._runtime.sandbox_config(container.pod_sandbox_id)
                     sandboxes[container.pod_sandbox_id] = sandbox
+                if self._book.ledger.find(container.id) is None:
+                    adopted += self._add(container, details, sandbox, defaults)
             except CallError as error:
-                if error.code is grpc.StatusCode.NOT_FOUND:
-                    continue
-                raise
-            if self._book.ledger.find(container.id) is None:
-                adopted += self._add(container, details, sandbox, defaults)
+                if error.runtime_away:
+                    raise
+                if error.code is not grpc.StatusCode.NOT_FOUND:
+                    log.warning("not adopted", id=container.id, error=str(error), next="with the next round")
+            except Exception:
+                # The others run all the same, and nothing could be promised to anybody before they are known.
+                log.exception("not adopted", id=container.id, next="with the next round")
         return adopted
 
     def _add(
@@ -99,14 +105,16 @@ class Adopter:
     def _allocation(self, request: ResourceRequest, cpus: CPUSet, kept: Kept | None) -> Allocation:
         """What the container holds: the cpuset that it has, exclusively if that is how it came by it."""
         machine = self._book.planner.machine
-        known = (cpus & machine.online) or machine.online
+        known = cpus & machine.online
         own = request.qos.level is QosLevel.DEDICATED and len(cpus) == whole_cpus(request.cpu_millis)
         pool, exclusive = (kept.pool, kept.exclusive) if kept else (DEDICATED if own else "share", own)
-        if kept is not None and known == machine.online:
+        if kept is not None and known in (CPUSet(), machine.online):
             # Somebody has undone it, `qrm reset` perhaps: what was promised counts.
             known = (kept.cpuset & machine.online) or known
-        if pool == DEDICATED and not self._is_free(known, request):
+        usable = bool(known) and pool == DEDICATED and self._is_free(known, request)
+        if (exclusive or pool == DEDICATED) and not usable:
             pool, exclusive = "share", False
+        known = known or machine.online
         why = "rebuilt from its annotation" if kept else "ran here before qrm came"
         held = known if exclusive else CPUSet()
         return Allocation(pool, known, exclusive=held, nodes=machine.nodes_of(known), why=why)

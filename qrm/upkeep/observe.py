@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import structlog
 
 from qrm.allocation.placements import Placements
+from qrm.enforcement.texts import lenient
 from qrm.ledger.annotation import KEY, read_annotation
 from qrm.ledger.record import Record
 from qrm.pods.identity import container_name
@@ -48,7 +49,7 @@ class Observer:
     def saw_containers(self, reply: bytes, asked: float) -> None:
         """A ListContainersResponse, serialised."""
         if not self._is_old_news(self._containers, reply):
-            self.judge_containers(cri.ListContainersResponse.FromString(reply).containers, asked)
+            self.judge_containers(lenient(cri.ListContainersResponse, reply).containers, asked)
             self._taken_in(self._containers, reply)
 
     def judge_containers(self, containers: Iterable[cri.Container], asked: float) -> None:
@@ -69,7 +70,7 @@ class Observer:
     def saw_sandboxes(self, reply: bytes, asked: float) -> None:
         """A ListPodSandboxResponse, serialised."""
         if not self._is_old_news(self._sandboxes, reply):
-            self.judge_sandboxes(cri.ListPodSandboxResponse.FromString(reply).items, asked)
+            self.judge_sandboxes(lenient(cri.ListPodSandboxResponse, reply).items, asked)
             self._taken_in(self._sandboxes, reply)
 
     def judge_sandboxes(self, sandboxes: Iterable[cri.PodSandbox], asked: float) -> None:

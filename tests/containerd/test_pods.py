@@ -7,11 +7,14 @@ import os
 import signal
 from dataclasses import replace
 
+import grpc
 import pytest
 
 from qrm.cpuset import CPUSet
 from qrm.demo.kubelet import RunningPod
-from qrm.demo.pods import container_resources
+from qrm.demo.pods import container_resources, sandbox_config
+from qrm.enforcement.runtime import SERVICE
+from qrm.ledger.record import Mark
 from qrm.wire import cri_pb2
 from tests.support import PATIENCE, refused, until
 
@@ -44,6 +47,29 @@ async def test_others_have_left_before_the_first_instruction(site: Site) -> None
     assert await site.first_words(container_id) == site.machine - left
     assert site.cpus(db) == site.machine - left
     assert site.cpus(web) == left
+
+
+async def test_text_that_is_not_utf_8_hides_nobody(site: Site) -> None:
+    """containerd lists a pod from before with such an annotation: it is adopted, and others are placed beside it."""
+    await site.stop()
+    old = shared("old")
+    site.cgroups.ensure(old)
+    config = sandbox_config(replace(old, annotations={"note": "MARK"}), cgroup_root=site.cgroups.cgroup_root)
+    request = cri_pb2.RunPodSandboxRequest(config=config)
+    async with grpc.aio.insecure_channel(site.containerd.endpoint) as channel:
+        call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(SERVICE + "RunPodSandbox")
+        raw = await call(request.SerializeToString().replace(b"MARK", b"caf\xe9"))
+    sandbox_id = cri_pb2.RunPodSandboxResponse.FromString(raw).pod_sandbox_id
+    container_id = await site.direct.create_container(sandbox_id, old, old.containers[0])
+    await site.direct.start_container(container_id)
+    await site.start()
+    adopted = site.node.book.ledger.find(container_id)
+    assert adopted is not None
+    assert adopted.mark is Mark.ADOPTED
+    db = await site.kubelet.start_pod(dedicated("db"))
+    assert await site.allowed(container_id) == site.machine - site.cpus(db)
+    await site.direct.stop_pod(sandbox_id)
+    await site.direct.remove_pod(sandbox_id)  # the site's own list of what is left would not be readable
 
 
 async def test_a_removed_pod_gives_its_cpus_back(site: Site) -> None:

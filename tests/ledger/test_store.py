@@ -30,7 +30,7 @@ def make(name: str, *, container_id: str = "", cpus: str = "4-7", size: int = 0)
         mark=Mark.ADOPTED,
         allocations={CPU: Allocation("dedicated", held, exclusive=held, nodes=NodeSet([1]), why="x" * size)},
         hints={CPU: (TopologyHint(NodeSet([0, 1]), preferred=False),)},
-        asked=b"\x08\x01\xff",
+        asked=b"\x08\x01\xf8\x07\x01",
         applied=held,
         created=12.5,
     )
@@ -44,7 +44,10 @@ def test_a_record_survives_its_stored_form() -> None:
     assert decode(encode(bare)) == bare
 
 
-@pytest.mark.parametrize("text", [b"", b"{}", b"[1]", b'{"key":{"pod_uid":"u","container":"c"}}', b"\xff"])
+@pytest.mark.parametrize(
+    "text",
+    [b"", b"{}", b"[1]", b'{"key":{"pod_uid":"u","container":"c"}}', b"\xff", b'{"x":' * 3000, b'{"nodes":5}'],
+)
 def test_a_line_that_is_no_record_is_an_error_that_quotes_it(text: bytes) -> None:
     """Garbage never becomes a record with defaults."""
     with pytest.raises(LedgerError, match="cannot be read"):
@@ -100,6 +103,22 @@ async def test_a_full_disk_is_an_error_and_the_line_is_written_later(tmp_path: P
     ledger.close()
     ledger, _ = open_ledger(tmp_path / "ledger.db")
     assert sorted(record.key.container for record in ledger) == ["a", "b", "c"]
+    ledger.close()
+
+
+async def test_a_line_that_cannot_be_stored_takes_no_other_with_it(tmp_path: Path) -> None:
+    """It is an error that names the container, and once it is gone the others are written."""
+    ledger, _ = open_ledger(tmp_path / "ledger.db")
+    ledger.put(make("a"))
+    ledger.put(replace(make("half"), sandbox_id="\ud800"))
+    with pytest.raises(LedgerError, match="container half: not storable"):
+        await ledger.flush()
+    assert not ledger.is_durable(make("a").key)
+    ledger.remove(make("half").key)
+    await ledger.flush()
+    ledger.close()
+    ledger, _ = open_ledger(tmp_path / "ledger.db")
+    assert [record.key.container for record in ledger] == ["a"]
     ledger.close()
 
 
@@ -173,14 +192,18 @@ def test_the_annotation_keeps_what_cannot_be_learned_elsewhere() -> None:
     kept = read_annotation(annotation(record))
     assert kept is not None
     assert (kept.pool, kept.cpuset, kept.exclusive) == ("dedicated", CPUSet.parse("4-7"), True)
-    assert (kept.pod_cpu, kept.asked_bytes) == (4500, b"\x08\x01\xff")
+    assert (kept.pod_cpu, kept.asked_bytes) == (4500, record.asked)
     assert len(annotation(record)) < 200
 
 
 @pytest.mark.parametrize(
     "text",
     ["", "x", "{}", '{"v":2,"pool":"share","cpus":"0"}', '{"v":1,"pool":"share","cpus":"a-b"}',
-     '{"v":1,"pool":"share","cpus":"0","asked":"%"}'],
+     '{"v":1,"pool":"share","cpus":"0","asked":"%"}', '{"v":1,"pool":"share","cpus":"0","asked":"////"}',
+     '{"v":1,"pool":"share","cpus":"0","pod_cpu":-1}',
+     '{"v":1,"pool":"share","cpus":"0","others":{"memory":{"pool":"m","amounts":{"memory":{"-1":1}}}}}',
+     '{"v":1,"pool":"share","cpus":"0","others":{"memory":{"pool":"m","amounts":{"memory":{"0":-1}}}}}',
+     '{"v":1,"pool":"share","cpus":"0","x":' + "[" * 3000],
 )  # fmt: skip
 def test_an_annotation_of_others_is_no_annotation(text: str) -> None:
     """Whatever is not in our format is ignored rather than guessed at."""

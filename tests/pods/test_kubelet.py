@@ -348,6 +348,8 @@ async def test_after_close(kubelet: FakeKubelet, open_pods: OpenPods) -> None:
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
+        ({"pods_url": "http://[::1"}, r"kubelet.pods_url: 'http://\[::1' is no web address"),
+        ({"pods_url": "http://a:x/pods"}, r"kubelet.pods_url: 'http://a:x/pods' is no web address"),
         ({"pods_url": ""}, r"kubelet.pods_url: '' is no web address \(such as https://"),
         ({"pods_url": "127.0.0.1:10255"}, "kubelet.pods_url: '127.0.0.1:10255'"),
         ({"pods_url": "unix:///run/kubelet.sock"}, "kubelet.pods_url: 'unix://"),

@@ -179,7 +179,7 @@ async def test_a_reload_changes_what_may_change(tmp_path: Path) -> None:
         under.node.apply(changed)
         started = await under.kubelet.start_pod(pod("web"))
         assert under.record(started.containers["c0"]).request.qos.level == "system_cores"
-        elsewhere = parse('[shim]\nsocket = "/elsewhere/qrm.sock"\n')
+        elsewhere = parse('[shim]\nsocket = "/elsewhere/qrm/qrm.sock"\n')
         under.node.apply(elsewhere)
         assert under.node.config.shim.socket == under.config.shim.socket
 
@@ -220,6 +220,14 @@ def test_a_metrics_address_in_use_is_a_clear_error() -> None:
         page = metrics_page(address, CollectorRegistry())
         with pytest.raises(ConfigError, match=f"metrics.listen: cannot listen on {address}"), page:
             pass
+
+
+@pytest.mark.parametrize("host", ["x" * 64, "a..b", "é..x"])
+def test_a_metrics_host_that_can_be_no_name_is_a_clear_error(host: str) -> None:
+    """It fails in another way than a name that nobody has."""
+    page = metrics_page(f"{host}:1", CollectorRegistry())
+    with pytest.raises(ConfigError, match=r"^metrics\.listen: cannot listen on "), page:
+        pass
 
 
 async def test_a_loop_that_fails_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,13 +7,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import grpc
+import grpc.aio
 import pytest
+from google.protobuf.message import Message
 
 from qrm.allocation.remote.errors import PluginUnavailable
 from qrm.allocation.telling import ShrinkFailed
 from qrm.allocator import Allocation, PodIdentity, ResourceRequest
 from qrm.cpuset import CPUSet
 from qrm.demo.pods import ContainerSpec, Pod, container_config, sandbox_config
+from qrm.enforcement.runtime import SERVICE
 from qrm.errors import LedgerError
 from qrm.ledger.annotation import KEY, read_annotation
 from qrm.ledger.record import Mark, Record
@@ -121,6 +124,26 @@ async def test_an_annotation_that_makes_no_sense_is_refused_at_the_sandbox(
     text = await refused(under.kubelet.start_pod(pod("odd", annotations={annotation: value})))
     assert text.startswith("INVALID_ARGUMENT: qrm: " + annotation)
     assert under.fake.calls_of("RunPodSandbox") == []
+
+
+@pytest.mark.parametrize("method", ["RunPodSandbox", "CreateContainer", "UpdateContainerResources"])
+async def test_text_that_is_not_utf_8_is_refused(under: UnderTest, method: str) -> None:
+    """containerd takes it, so that the container would run as kubelet made it; the message says where it is."""
+    made = dedicated("latin", 1, annotations={"note": "MARK"})
+    sandbox = sandbox_config(made)
+    config = container_config(made, made.containers[0])
+    linux = cri.LinuxContainerResources(unified={"note": "MARK"})
+    request: Message = {
+        "RunPodSandbox": cri.RunPodSandboxRequest(config=sandbox),
+        "CreateContainer": cri.CreateContainerRequest(pod_sandbox_id="s", config=config, sandbox_config=sandbox),
+        "UpdateContainerResources": cri.UpdateContainerResourcesRequest(container_id="c", linux=linux),
+    }[method]
+    async with grpc.aio.insecure_channel(f"unix://{under.config.shim.socket}") as channel:
+        call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(SERVICE + method)
+        text = await refused(call(request.SerializeToString().replace(b"MARK", b"caf\xe9")))
+    assert text.startswith("INVALID_ARGUMENT: qrm: ")
+    assert "[note] has b'caf\\xe9', which is not UTF-8" in text
+    assert under.fake.calls_of(method) == []
 
 
 async def test_a_creation_that_the_runtime_refuses_is_undone(under: UnderTest) -> None:

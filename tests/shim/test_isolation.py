@@ -116,6 +116,13 @@ async def test_a_limit_that_the_kernel_would_refuse_is_refused(under: UnderTest,
     assert told in text
 
 
+async def test_a_disk_that_is_named_twice_is_refused(under: UnderTest) -> None:
+    """Of two limits one would count, and nobody has said which."""
+    twice = '{"/dev/sda": {"wbps": 9}, "/dev/sda": {}}'
+    text = await refused(under.kubelet.start_pod(pod("batch", annotations={"qrm.io/io_max": twice})))
+    assert "'/dev/sda' is there twice" in text
+
+
 async def test_a_name_that_cannot_be_a_files_is_refused_too(under: UnderTest) -> None:
     """A handler that fails would let the container in as kubelet made it."""
     wanted = pod("batch", level=RECLAIMED, annotations={"qrm.io/io_max": f'{{"/dev/{"x" * 300}": {{"wbps": 9}}}}'})

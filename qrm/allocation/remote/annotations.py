@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from decimal import Decimal
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -35,17 +35,21 @@ HELD = "qrm.io/held"
 """On an allocation: `Held` as JSON. Our client takes it off; under another kubelet it ends as a harmless annotation."""
 
 
+Amount = Annotated[int, msgspec.Meta(ge=0)]
+"""Checked, since under another kubelet the annotation is whatever the pod's author wrote."""
+
+
 class Told(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the protocol has no word for in a request."""
 
     v: Literal[1]
     """Version of the format; always written."""
     by_default: bool = False
-    cpu: int = 0
-    cpu_limit: int | None = None
-    memory_limit: int = 0
-    pod_cpu: int = 0
-    quantities: dict[str, int] = {}
+    cpu: Amount = 0
+    cpu_limit: Amount | None = None
+    memory_limit: Amount = 0
+    pod_cpu: Amount = 0
+    quantities: dict[str, Amount] = {}
     source: str = "cri"
 
 
@@ -104,7 +108,7 @@ def told_of(annotations: Mapping[str, str]) -> Told | None:
     text = annotations.get(REQUEST)
     try:
         return None if text is None else msgspec.json.decode(text, type=Told)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise BadRequest(f"annotation {REQUEST} cannot be read: {error}") from error
 
 
@@ -130,7 +134,7 @@ def held_of(annotations: Mapping[str, str]) -> tuple[Held, CPUSet, CPUSet, NodeS
         return None
     try:
         held = msgspec.json.decode(text, type=Held)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise ParseError(f"annotation {HELD} cannot be read: {error}") from error
     return held, CPUSet.parse(held.cpus), CPUSet.parse(held.exclusive), NodeSet.parse(held.nodes)
 

@@ -22,15 +22,13 @@ from qrm.cpuset import NodeSet
 from qrm.pods.declared import CPU, RECLAIMED_CPU, RECLAIMED_MEMORY
 from qrm.pods.qos import QOS_LEVEL
 from qrm.topology.machine import Machine
-from qrm.units import MILLIS_PER_CPU
+from qrm.units import LARGEST, MILLIS_PER_CPU
 from qrm.wire import resource_plugin_pb2 as wire
 
 VERSION = "v1alpha1"
 """Of the protocol; there is only this one."""
 KIND = "ResourcePlugin"
 """The type by which kubelet's plugin watcher knows this protocol."""
-LARGEST = 2**63 - 1
-"""The API server's upper bound of a quantity."""
 
 _RECLAIMED = {CPU: RECLAIMED_CPU, MEMORY: RECLAIMED_MEMORY}
 _TYPES = {

@@ -16,6 +16,7 @@ from typing import TypeVar
 import structlog
 
 from qrm.config import IsolationSection, Mode
+from qrm.enforcement.channel import CallError
 from qrm.enforcement.isolation.dimension import Closing, Dimension, Fact, NotEnforced, Repairs, Sandbox, Starting
 from qrm.metrics import Metrics
 
@@ -169,7 +170,7 @@ class Enforcer:
         `sandbox_ids` are all pods that ran when they were asked for, at `asked` of the monotonic clock.
 
         Raises:
-            CallError: a pod that is new here could not be looked up.
+            CallError: the runtime went away before all pods that are new here were looked up.
         """
         await self._learn(sandbox_ids, asked)
         for lane in self._lanes:
@@ -194,7 +195,13 @@ class Enforcer:
                 self._sandboxes.pop(gone)
                 self._since.pop(gone, None)
         for new in [each for each in sandbox_ids if each not in self._sandboxes]:
-            found = await self._find(new)
+            try:
+                found = await self._find(new)
+            except CallError as error:
+                if error.runtime_away:
+                    raise
+                log.warning("pod not known", sandbox=new, error=str(error), next="with the next round")
+                continue
             if found is not None:
                 self._sandboxes[new] = found
 

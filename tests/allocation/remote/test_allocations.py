@@ -106,6 +106,10 @@ HELD = "qrm.io/held"
         (info("CpusetCpus", "0", annotations={HELD: '{"v":1,"nodes":"1"}'}), "NUMA nodes [1]"),
         (info("CpusetCpus", "0", annotations={HELD: '{"v":1,"amounts":{"cpu":{"2":1}}}'}), "NUMA nodes [2]"),
         (info("CpusetCpus", "0", annotations={HELD: "{}"}), "annotation qrm.io/held cannot be read"),
+        (
+            info("CpusetCpus", "0", annotations={HELD: '{"v":1,"x":' + "[" * 3000}),
+            "annotation qrm.io/held cannot be read",
+        ),
     ],
 )
 def test_what_cannot_be_used(message: wire.ResourceAllocationInfo, said: str) -> None:

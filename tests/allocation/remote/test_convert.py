@@ -138,7 +138,10 @@ def test_what_is_no_amount_is_refused(quantity: float) -> None:
         wire.ResourceRequest(pod_uid="u"),
         wire.ResourceRequest(container_name="c"),
         katalyst(qos_level="best"),
-        wire.ResourceRequest(pod_uid="u", container_name="c", annotations={"qrm.io/request": "[]"}),
+        *(
+            wire.ResourceRequest(pod_uid="u", container_name="c", annotations={"qrm.io/request": text})
+            for text in ("[]", '{"v":1,"quantities":{"hugepages-2Mi":-2097152}}', '{"v":1,"x":' + "[" * 3000)
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused(message: wire.ResourceRequest) -> None:

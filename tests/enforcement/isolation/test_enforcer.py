@@ -8,9 +8,11 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
+import grpc
 import pytest
 
 from qrm.config import IsolationSection
+from qrm.enforcement.channel import CallError
 from qrm.enforcement.isolation import enforcer as enforcer_module
 from qrm.enforcement.isolation.dimension import Fact, NotEnforced, Probe, Repairs, Sandbox
 from qrm.enforcement.isolation.enforcer import Enforcer
@@ -264,6 +266,25 @@ async def test_repair_is_told_all_pods_there_are() -> None:
     await enforcer.admit(sandbox("young"))
     await enforcer.repair(["before", "unclear"], asked)
     assert dimension.seen[-1] == "repair before young"
+
+
+async def test_one_that_cannot_be_looked_up_holds_up_no_other() -> None:
+    """The runtime cannot tell of one pod: the others are repaired, and the one as soon as it can."""
+    broken = {"b"}
+
+    async def finding(sandbox_id: str) -> Sandbox | None:
+        if sandbox_id in broken:
+            raise CallError(grpc.StatusCode.INTERNAL, "its shim is gone")
+        return sandbox(sandbox_id)
+
+    dimension = Faulty()
+    enforcer = Enforcer([dimension], IsolationSection(), Metrics(), finding)
+    await enforcer.prepare()
+    await enforcer.repair(["a", "b", "c"], time.monotonic())
+    broken.clear()
+    await enforcer.repair(["a", "b", "c"], time.monotonic())
+    assert dimension.seen == ["prepare", "repair a c", "repair a b c"]
+    enforcer.close()
 
 
 async def test_who_is_gone_is_forgotten() -> None:
