@@ -115,18 +115,18 @@ class _Stub:
                 time.sleep(0.05)
 
     def ask(self, packet: bytes) -> bytes:
-        self._socket.sendall(b"$%b#%02x" % (packet, sum(packet) & 255))
-        while (end := self._buffer.find(b"#")) < 0 or len(self._buffer) < end + 3:
-            try:
+        try:
+            self._socket.sendall(b"$%b#%02x" % (packet, sum(packet) & 255))
+            while (end := self._buffer.find(b"#")) < 0 or len(self._buffer) < end + 3:
                 more = self._socket.recv(65536)
-            except ConnectionResetError:
-                more = b""
-            if not more:
-                raise GuestError(f"the emulator ended before the guest's kernel came to its probe ({self._path})")
-            self._buffer += more
-        answer = self._buffer[self._buffer.index(b"$") + 1 : end]
-        self._buffer = self._buffer[end + 3 :]
-        self._socket.sendall(b"+")
+                if not more:
+                    raise ConnectionResetError
+                self._buffer += more
+            answer = self._buffer[self._buffer.index(b"$") + 1 : end]
+            self._buffer = self._buffer[end + 3 :]
+            self._socket.sendall(b"+")
+        except ConnectionError:  # it may be gone at any of these steps
+            raise GuestError(f"the emulator ended before the guest's kernel came to its probe ({self._path})") from None
         return answer
 
     def close(self) -> None:
