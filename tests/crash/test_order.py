@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from qrm.demo.fake_runtime import FakeRuntime
 from qrm.demo.pods import container_resources, pod_resources
 from qrm.ledger.store import Ledger
 from qrm.wire import cri_pb2
-from tests.support import dedicated, pod, under_test
+from tests.support import UnderTest, dedicated, pod, under_test
 
 from .world import MACHINE, lines_of
 
@@ -51,12 +52,19 @@ def _slow_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Ledger, "_write", slow)
 
 
+@asynccontextmanager
+async def _witnessed(folder: Path) -> AsyncIterator[tuple[UnderTest, Witness]]:
+    """A node in which a witness compares what the kernel is told with what the ledger's file says."""
+    fake, witness = FakeRuntime(folder, pod_updates=True), Witness(folder)
+    fake.cgroups = fake.store.cgroups = witness
+    async with fake, under_test(folder, fake=fake) as node:
+        yield node, witness
+
+
 @pytest.mark.usefixtures("_slow_disk")
 async def test_nobody_grows_before_it_is_durable(tmp_path: Path) -> None:
     """On a disk that takes its time, who gains from a pod's end waits until that end is written."""
-    fake, witness = FakeRuntime(tmp_path, pod_updates=True), Witness(tmp_path)
-    fake.cgroups = fake.store.cgroups = witness
-    async with fake, under_test(tmp_path, fake=fake) as node:
+    async with _witnessed(tmp_path) as (node, witness):
         shared = await node.kubelet.start_pod(pod("shared", 500))
         own = await node.kubelet.start_pod(dedicated("own", 2))
         await node.settled()
@@ -70,9 +78,7 @@ async def test_nobody_grows_before_it_is_durable(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("_slow_disk")
 async def test_nobody_shrinks_before_it_is_durable(tmp_path: Path) -> None:
     """Neither by a resize nor by what tells containers beside it: after a crash nobody would know of it."""
-    fake, witness = FakeRuntime(tmp_path, pod_updates=True), Witness(tmp_path)
-    fake.cgroups = fake.store.cgroups = witness
-    async with fake, under_test(tmp_path, fake=fake) as node:
+    async with _witnessed(tmp_path) as (node, witness):
         shared = await node.kubelet.start_pod(pod("shared", 500))
         own = await node.kubelet.start_pod(dedicated("own", 2))
         await node.settled()
